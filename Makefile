@@ -142,8 +142,10 @@ nightly: $(READY) ## all tests, with many more examples for the property tests, 
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 	@$(MAKE) bench-quick
 
-rehearse: $(READY) ## try all of a deployment that needs no AWS account, and print a table; ARGS="--only templates": without the local stage
-	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)
+rehearse: $(READY) ## try all of a deployment that needs no AWS account: a quarter of an hour
+	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 tests/infra
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_deployments.py tests/e2e/test_verify.py \
+	  tests/chaos/test_doctor.py tests/chaos/test_upgrades.py
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
 	@$(BIN)/python -m tools.local up $(IN_LANE) $(ARGS)

@@ -36,6 +36,17 @@ OVERRIDES = "platformOverrides"
 # Settings name rules only by their wire names, such as `silenceMs`, because operators use these everywhere else, too.
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
+# Settings of the design that this project began with: where each is now.
+DESIGN_NAMES = {
+    **dict.fromkeys(RULE_NAMES | {OVERRIDES}, "is a rule: write it into `rules`"),
+    **dict.fromkeys(("leaseTtlMs", "heartbeatIntervalMs", "heartbeatStaleMs"), "is `timings.lease_ms` here"),
+    "idleThresholdMs": "is `timings.processor_idle_ms` here",
+    "timeoutBufferMs": "is `timings.processor_handover_ms` here",
+    "processingStuckMs": "is `timings.claim_timeout_ms` here",
+    "pollIntervalMs": "is not needed: a processor sleeps until the next conversation is due",
+    "REDIS_URL": "is not needed: each stage has its own cache",
+}
+
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 
@@ -527,7 +538,9 @@ def _sentences(error: ValidationError) -> str:
     for problem in error.errors(include_url=False, include_context=False):
         path = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
         where = ".".join(path)
-        if problem["type"] == "extra_forbidden":
+        if problem["type"] == "extra_forbidden" and (now := DESIGN_NAMES.get(path[-1])):
+            sentences.append(f"{where} {now}.")
+        elif problem["type"] == "extra_forbidden":
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")

@@ -11,7 +11,7 @@ from message_buffer.lanes.valkey.connection import connect
 from message_buffer.settings import ConnectionSettings
 from tests.support.cases import markers, numbered
 from tests.support.engine import Engine, monitored
-from tests.support.local_stage import LocalStage, local_stage
+from tests.support.local_stage import WHATSAPP_TOPIC, LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
 from tests.support.window import WindowScene, dynamodb, make_message_table
 
@@ -109,7 +109,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
 @pytest.fixture(scope="session")
 def dynamodb_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
     """Yield a local stage without Valkey; its tests are in the xdist group `window-stage`."""
-    with local_stage(tmp_path_factory.mktemp("window-stage") / "home", lane="dynamodb") as running:
+    with local_stage(
+        tmp_path_factory.mktemp("window-stage") / "home", lane="dynamodb", whatsapp_topic=WHATSAPP_TOPIC
+    ) as running:
         yield running
 
 

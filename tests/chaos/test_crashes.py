@@ -1,6 +1,5 @@
 """kill -9 at the worst moments: every accepted message still comes out, once by batch id, in order, in time."""
 
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,12 +8,11 @@ import pytest
 from tests.chaos.conftest import CLAIM_TIMEOUT_MS, HEALED_BY_PROCESSOR_MS, HEALED_MS, MARGIN_MS, TOKEN_MS
 from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
 from tests.support.judge import Talk, judge
-from tests.support.local_stage import SILENCE_MS, LocalStage
+from tests.support.local_stage import LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos-stage")]
 
 SCHEDULED_PASS_MS = 30_000
-GENERATIONS = 20
 
 
 @pytest.fixture
@@ -36,17 +34,6 @@ def say(talks: list[Talk], count: int) -> None:
 
 @pytest.mark.case(6)
 @pytest.mark.promise("P7")
-def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
-    say(talks, 1)
-    stage.wait_until_busy()
-    say(talks, 1)
-    assert stage.kill("processor")
-    say(talks, 2)
-    judge(talks, within_ms=HEALED_BY_PROCESSOR_MS)
-
-
-@pytest.mark.case(6)
-@pytest.mark.promise("P7")
 def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     conversation_processor = stage.outputs.Functions["conversation_processor"]
     held = aws.hold(INVOKE, function=conversation_processor)
@@ -59,7 +46,6 @@ def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: A
 
 @pytest.mark.case(5)
 @pytest.mark.promise("P7")
-@pytest.mark.smoke
 @pytest.mark.usefixtures("watchdog")
 def test_the_conversation_processor_killed_before_put_events(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
@@ -111,34 +97,6 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
     judge(talks, within_ms=HEALED_MS + 5_000, timeout_seconds=40)
 
 
-@pytest.mark.case(6)
-@pytest.mark.promise("P7")
-def test_both_killed_and_repaired_by_the_record_of_the_processors_failure(
-    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
-) -> None:
-    held = aws.hold(PUT_EVENTS, about=common_name(talks))
-    say(talks, 2)
-    held.wait()
-    assert stage.kill("processor", "conversation_processor") >= 2
-    held.release()
-    judge(talks, within_ms=HEALED_BY_PROCESSOR_MS)
-
-
-def test_conversation_processors_that_crash_at_their_start_lose_nothing(
-    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
-) -> None:
-    """Deploy a setting with which every conversation processor crashes at its start, then restore the setting."""
-    wrong = {"emission.max_event_bytes": "none"}
-    with stage.configured("conversation_processor", settings=wrong, AWS_ENDPOINT_URL=aws.url):
-        say(talks, 2)
-        time.sleep(10)
-    judge(talks, within_ms=HEALED_BY_PROCESSOR_MS + 10_000)
-    queue = stage.outputs.client("sqs").get_queue_attributes(
-        QueueUrl=stage.outputs.DeadLetterQueueUrl, AttributeNames=["ApproximateNumberOfMessages"]
-    )
-    assert queue["Attributes"]["ApproximateNumberOfMessages"] == "0"
-
-
 @pytest.mark.usefixtures("watchdog")
 def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage: LocalStage, aws: AwsProxy) -> None:
     stage.wait_until_idle()
@@ -153,6 +111,7 @@ def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage
     judge([talk], within_ms=HEALED_MS)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_records")
 def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     """Wait without any message or call: only the watchdog's rule and queue invoke it."""
@@ -163,53 +122,6 @@ def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, tal
     held.release()
     within_ms = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + SCHEDULED_PASS_MS + MARGIN_MS
     judge(talks, within_ms=within_ms, timeout_seconds=within_ms / 1_000)
-
-
-@pytest.mark.case(14)
-@pytest.mark.promise("P6")
-@pytest.mark.usefixtures("watchdog")
-def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
-    stage.wait_until_idle()
-    since_ms = int(time.time() * 1_000)
-    for _ in range(2):
-        stage.invoke("processor", {"shard": 0, "start": "by-hand"})
-    say(talks, 3)
-    for _ in range(2):
-        stage.invoke("processor", {"shard": 0, "start": "by-hand"})
-    say(talks, 3)
-    judge(talks, within_ms=MARGIN_MS)
-    # A run is in the log when it has ended, and on a busy machine a start takes seconds.
-    left: list[str] = []
-    deadline = time.monotonic() + 60
-    while len(left) < 4 or stage.processor_is_there():
-        assert time.monotonic() < deadline, f"of four processors, these have left: {left}"
-        time.sleep(0.2)
-        left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor stopped"' in line]
-    held, idle = sum('"held"' in line for line in left), sum('"idle"' in line for line in left)
-    # On a slow machine the first processor may have left before the second pair came; then that pair has a winner too.
-    assert 1 <= idle < 4
-    assert held >= 4 - idle
-    assert held + idle == len(left)
-
-
-def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aws: AwsProxy) -> None:
-    """Cut a processor's life to three quarters of a second: Lambda's guard against loops would stop the chain at 16."""
-    stage.wait_until_idle()
-    processor = stage.outputs.Functions["processor"]
-    talks = [Talk(stage) for _ in range(4)]
-    short = {"handover_ms": 19_250}
-    with stage.configured("processor", timeout_seconds=20, settings=short, AWS_ENDPOINT_URL=aws.url):
-        aws.reset()
-        aws.count_chain(processor)
-        deadline = time.monotonic() + 90
-        while (generations := aws.longest_chain(processor)) < GENERATIONS:
-            assert time.monotonic() < deadline, f"only {generations} generations"
-            for talk in talks:
-                talk.insist()
-            time.sleep(SILENCE_MS / 1_000 / 2)
-        judge(talks, within_ms=MARGIN_MS)
-        stage.wait_until_idle()
-    assert all(len(talk.batches()) > 2 for talk in talks), "the traffic was steady"
 
 
 def wait_for_repeat(talks: list[Talk]) -> None:

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +15,10 @@ from tests.support.aws_proxy import (
     PUT_EVENTS,
     AwsProxy,
     Call,
-    Verdict,
-    refuse,
     refuse_entries,
 )
 from tests.support.judge import Talk, judge
-from tests.support.local_stage import MAX_ATTEMPTS, PASS_SECONDS, PATIENCE_SECONDS, START_MS, LocalStage
-from tools.local.webhooks import whatsapp, whatsapp_text
+from tests.support.local_stage import MAX_ATTEMPTS, LocalStage
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,10 +30,6 @@ pytestmark = [
 MARGIN_MS = 15_000
 # Between attempts the batch waits one second, then two.
 RETRIES_MS = 7_000
-# The SDK passes this error on at once; others it tries again itself.
-REFUSED = refuse(400, "ValidationException")
-FAILED = refuse(500, "InternalFailure")
-SDK_TRIES = 2
 
 
 @contextmanager
@@ -89,28 +81,6 @@ def test_put_events_that_refuses_every_entry_is_repeated_as_the_same_batch(stage
     assert first.batch["attempt"] == MAX_ATTEMPTS
 
 
-@pytest.mark.case(4)
-@pytest.mark.parametrize(("verdict", "calls"), [(REFUSED, 1), (FAILED, SDK_TRIES)], ids=["refused", "down"])
-def test_put_events_that_fails_as_a_whole(stage: LocalStage, aws: AwsProxy, verdict: Verdict, calls: int) -> None:
-    talk = Talk(stage)
-    trap = aws.on(PUT_EVENTS, verdict, times=calls * (MAX_ATTEMPTS - 1))
-    say_two_batches(talk)
-    first, *_ = judge([talk], within_ms=RETRIES_MS + MARGIN_MS)
-    assert len(trap.caught) == calls * (MAX_ATTEMPTS - 1)
-    assert first.batch["attempt"] == MAX_ATTEMPTS
-
-
-def test_a_conversation_processor_that_cannot_be_started_is_started_later(stage: LocalStage, aws: AwsProxy) -> None:
-    talks = [Talk(stage) for _ in range(3)]
-    conversation_processor = stage.outputs.Functions["conversation_processor"]
-    trap = aws.on(INVOKE, REFUSED, times=4, function=conversation_processor)
-    for talk in talks:
-        talk.insist()
-        talk.insist()
-    judge(talks, within_ms=RETRIES_MS + MARGIN_MS)
-    assert len(trap.caught) == 4
-
-
 def test_a_conversation_processor_started_twice_emits_once(stage: LocalStage, aws: AwsProxy) -> None:
     """Start it twice, as Lambda may: it delivers an event at least once, and the answer to an Invoke may be lost."""
     talks = [Talk(stage) for _ in range(3)]
@@ -119,44 +89,6 @@ def test_a_conversation_processor_started_twice_emits_once(stage: LocalStage, aw
         talk.insist()
     arrivals = judge(talks, within_ms=MARGIN_MS, quiet_seconds=1.0)
     assert len(arrivals) == len(talks)
-
-
-def test_a_processor_that_cannot_be_started_is_started_by_the_watchdog(stage: LocalStage, aws: AwsProxy) -> None:
-    stage.wait_until_idle()
-    talk = Talk(stage)
-    trap = aws.on(INVOKE, REFUSED, function=stage.outputs.Functions["processor"])
-    talk.insist()
-    judge([talk], within_ms=START_MS + round(PASS_SECONDS * 1_000) + MARGIN_MS)
-    assert trap.caught
-
-
-@pytest.mark.case(30)
-@pytest.mark.promise("P1")
-def test_a_batch_that_no_attempt_gets_out_is_kept_as_a_dead_letter_and_can_be_redriven(
-    stage: LocalStage, aws: AwsProxy
-) -> None:
-    talk, neighbour = Talk(stage), Talk(stage)
-    trap = aws.on(PUT_EVENTS, REFUSED, times=MAX_ATTEMPTS, about=talk.name)
-    talk.insist()
-    neighbour.insist()
-    judge([neighbour], within_ms=MARGIN_MS)
-    letter = receive_letter(talk)
-    assert [attempt_of(call) for call in trap.caught] == [*range(1, MAX_ATTEMPTS + 1)]
-    assert letter["conversationId"] == talk.conversation_id
-    assert letter["batchId"] == detail_of(trap.caught[0])["batchId"]
-    assert talk.ids[0] in letter["payloads"][0]
-    assert not talk.arrivals()
-
-    # Other conversations of the lane go on meanwhile.
-    later = Talk(stage, name=talk.name)
-    later.insist()
-    judge([later], within_ms=MARGIN_MS)
-
-    stage.invoke("conversation_processor", {"redrive": letter}, wait=True)
-    talk.wait_all()
-    (redriven,) = talk.arrivals()
-    assert redriven.batch["batchId"] == letter["batchId"]
-    assert redriven.batch["messages"] == detail_of(trap.caught[0])["messages"]
 
 
 def say_two_batches(talk: Talk) -> None:
@@ -171,46 +103,3 @@ def detail_of(call: Call) -> dict[str, Any]:
     detail = json.loads(call.json["Entries"][0]["Detail"])
     assert isinstance(detail, dict)
     return detail
-
-
-def attempt_of(call: Call) -> int:
-    return int(detail_of(call)["attempt"])
-
-
-def receive_letter(talk: Talk) -> dict[str, Any]:
-    """Return the dead letter of a conversation. Remove those of other tests, whose batches may have failed late."""
-    outputs = talk.stage.outputs
-    sqs, url = outputs.client("sqs"), outputs.DeadLetterQueueUrl
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", []):
-            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-            letter = json.loads(message["Body"])
-            assert isinstance(letter, dict)
-            if letter.get("conversationId") == talk.conversation_id:
-                return letter
-    raise AssertionError("no dead letter came")
-
-
-def test_without_the_table_of_aliases_an_author_is_buffered_under_the_id(stage: LocalStage) -> None:
-    number, user_id = f"4915{uuid.uuid4().int % 10**9:09}", f"DE.{uuid.uuid4().hex}"
-    talks: dict[str, Talk] = {}
-
-    def write() -> None:
-        message_id = f"wamid.{uuid.uuid4().hex}"
-        item = whatsapp_text(message_id, "Hey", sender=number) | {"from_user_id": user_id}
-        answer = stage.webhooks.post("whatsapp", whatsapp(item))
-        (name,) = answer.json["conversations"]
-        talks.setdefault(name.rpartition("/")[2], Talk(stage)).note(answer, message_id)
-
-    with stage.denied("ingest", "dynamodb:PutItem"):
-        write()
-    assert talks.keys() == {user_id}
-    deadline = time.monotonic() + 30
-    # After a failure, each instance of ingest sends the table no requests for a moment.
-    while number not in talks:
-        assert time.monotonic() < deadline, "the table of aliases was not used again"
-        time.sleep(0.2)
-        write()
-    assert talks.keys() == {user_id, number}
-    judge(list(talks.values()), within_ms=MARGIN_MS)

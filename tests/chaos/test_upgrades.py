@@ -18,7 +18,6 @@ import urllib3
 from infra.cli import context
 from infra.removal import Removal
 from infra.settings_and_defaults import LOCAL, load_stage
-from tests.conftest import PROFILE
 from tests.support.earlier_version import NoEarlierVersion, Version, earlier_commit
 from tests.support.judge import TEXT_MARK, Talk, judge
 from tests.support.local_stage import LocalStage, share_emulator
@@ -31,7 +30,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("chaos-stage"),
-    pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times, so only `make nightly` runs it"),
+    pytest.mark.nightly,
 ]
 
 # Both versions must know these settings.

@@ -11,19 +11,12 @@ import pytest
 
 from bufferctl.__main__ import main as bufferctl
 from message_buffer.json_object import Json
-from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage, local_stage
+from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("responder-stage")]
 
 WORD = "xylophone-7f3a"
 ENOUGH_SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
-    """Yield a stage of its own with a responder, whose table and queues belong to it."""
-    with local_stage(tmp_path_factory.mktemp("forgetting") / "home", responder={"channel": "fake"}) as stage:
-        yield stage
 
 
 class Person:
@@ -108,13 +101,13 @@ def _kind(name: str) -> str:
     return name.rpartition("/")[2].split("-")[3][:12]
 
 
-def operate(running: LocalStage, capsys: pytest.CaptureFixture[str], *command: str) -> Json:
+def operate(responder_stage: LocalStage, capsys: pytest.CaptureFixture[str], *command: str) -> Json:
     capsys.readouterr()
-    assert bufferctl(["--outputs", str(running.stage.outputs_file), "--json", *command]) == 0
+    assert bufferctl(["--outputs", str(responder_stage.stage.outputs_file), "--json", *command]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
-def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+def plant(responder_stage: LocalStage, person: Person, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
     """Put the person's word into every place."""
     large = WORD + "x" * MAX_EVENT_BYTES
     person.write(large[: MAX_EVENT_BYTES - 200])
@@ -122,8 +115,8 @@ def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.Ca
     # Over-size: in the bucket, and answered: a turn and an outbox.
     wait_for(lambda: "table Conversation !" in places.having(WORD), "no turn")
     rules = json.dumps({"stopWords": [WORD]})
-    operate(running, capsys, "rules", "set", f"conversation:{person.name}", rules)
-    with running.denied("conversation_processor", "events:PutEvents"):
+    operate(responder_stage, capsys, "rules", "set", f"conversation:{person.name}", rules)
+    with responder_stage.denied("conversation_processor", "events:PutEvents"):
         person.write(f"{WORD} again")
         wait_for(lambda: "queue DeadLetters" in places.having(WORD), "no dead letter")
         for _ in range(5):
@@ -131,7 +124,7 @@ def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.Ca
         wait_for(lambda: "bucket dead-letters" in places.having(WORD), "no over-size dead letter")
         person.write(f"{WORD} again")
         wait_for(lambda: "valkey batch" in places.having(WORD), "nothing is frozen")
-        operate(running, capsys, "conversation", "hold", person.name)
+        operate(responder_stage, capsys, "conversation", "hold", person.name)
         person.write(f"{WORD} again")
         planted = places.having(WORD, person.name)
         assert planted >= {
@@ -139,13 +132,13 @@ def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.Ca
             "table Rules", "table Conversation !", "table Conversation o#",
         }, planted  # fmt: skip
         assert "valkey seen" in places.having(*person.ids)
-        forget(running, person, places, capsys)
+        forget(responder_stage, person, places, capsys)
 
 
-def forget(running: LocalStage, person: Person, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    seen = operate(running, capsys, "conversation", "forget", person.name, "--dry-run")
+def forget(responder_stage: LocalStage, person: Person, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = operate(responder_stage, capsys, "conversation", "forget", person.name, "--dry-run")
     assert WORD not in str(seen)
-    done = operate(running, capsys, "conversation", "forget", person.name, "--yes")
+    done = operate(responder_stage, capsys, "conversation", "forget", person.name, "--yes")
     assert done["counts"]["deadLetters"] >= 2
     # Only platforms with several names for a person have aliases, and only those with echoes have takeovers.
     possible = {"frozen", "replyDeadLetters", "aliases", "takeovers"}
@@ -155,15 +148,19 @@ def forget(running: LocalStage, person: Person, places: Places, capsys: pytest.C
 
 
 def test_a_word_that_was_everywhere_is_nowhere_after_a_forget(
-    running: LocalStage, capsys: pytest.CaptureFixture[str]
+    responder_stage: LocalStage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    person, other, places = Person(running), Person(running), Places(running)
+    person, other, places = Person(responder_stage), Person(responder_stage), Places(responder_stage)
     since_ms = int(time.time() * 1_000)
     other.write("hello")
-    plant(running, person, places, capsys)
+    plant(responder_stage, person, places, capsys)
     left = places.having(person.name)
     assert left <= {"table Conversation !"}, left
-    assert not any(WORD in line for role in running.outputs.Functions for line in running.log(role, since_ms=since_ms))
+    assert not any(
+        WORD in line
+        for role in responder_stage.outputs.Functions
+        for line in responder_stage.log(role, since_ms=since_ms)
+    )
 
     # Its platform delivers a message again, which is a new message now.
     count = len(person.batches())
@@ -172,4 +169,4 @@ def test_a_word_that_was_everywhere_is_nowhere_after_a_forget(
     (batch,) = person.batches()[count:]
     assert batch["text"] == "delivered again"
     assert places.having(WORD) == set()
-    assert operate(running, capsys, "conversation", "forget", other.name, "--dry-run")["counts"]["turns"]
+    assert operate(responder_stage, capsys, "conversation", "forget", other.name, "--dry-run")["counts"]["turns"]

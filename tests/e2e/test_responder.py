@@ -13,74 +13,39 @@ import pytest
 from bufferctl.__main__ import main as bufferctl
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import TRIAL_TENANT
+from tests.e2e.conftest import API_KEY, said
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
-from tests.support.local_stage import LocalStage, local_stage
-from tests.support.web_server import Answer, Request, WebServer, web_server
+from tests.support.local_stage import LocalStage
+from tests.support.web_server import Answer, Request, WebServer
 from tools.local.demo import REPLIES
 from tools.local.events import Inbox, collect
-from tools.local.webhooks import whatsapp, whatsapp_echo, whatsapp_text
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("responder-stage")]
 
-WAIT_SECONDS = 12
 # A reply that a held conversation must not get would come within this time.
-QUIET_SECONDS = 4.0
+QUIET_SECONDS = 2.5
 # A reply that has been sent is in the inbox within this time.
 ON_THE_BUS_SECONDS = 0.5
 REPLY_SECONDS = 60.0
-API_KEY = "the-key-of-the-ai"
 
 
 @pytest.fixture(scope="module")
-def ai() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
-    """Yield a stage of its own: its replies would disturb the tests that count events."""
-    responder = {
-        "assistant": "openai", "model": "a-model", "assistant_url": f"{ai.url}/v1", "assistant_seconds": 20,
-        "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS,
-    }  # fmt: skip
-    ai.answer = said("Hello.")
-    with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder, canary=True) as stage:
-        secrets = stage.outputs.client("secretsmanager")
-        (secret_id,) = [each["Name"] for each in secrets.list_secrets()["SecretList"] if "Responder" in each["Name"]]
-        secrets.put_secret_value(SecretId=secret_id, SecretString=json.dumps({"openai": {"apiKey": API_KEY}}))
-        yield stage
-
-
-@pytest.fixture(scope="module")
-def replies(running: LocalStage) -> Iterator[Inbox]:
-    with collect(running.outputs, pattern=REPLIES) as inbox:
+def replies(responder_stage: LocalStage) -> Iterator[Inbox]:
+    with collect(responder_stage.outputs, pattern=REPLIES) as inbox:
         yield inbox
 
 
-def said(text: str) -> Answer:
-    content = [{"type": "output_text", "text": text}]
-    output = [{"type": "message", "role": "assistant", "content": content}]
-    return 200, {"status": "completed", "output": output, "usage": {"input_tokens": 1, "output_tokens": 1}}
-
-
 class Customer:
-    def __init__(self, stage: LocalStage, replies: Inbox, *, platform: str = "generic") -> None:
+    def __init__(self, stage: LocalStage, replies: Inbox) -> None:
         self._stage = stage
         self._replies = replies
-        self._platform = platform
-        self.account, self.user = "106540352242922", str(uuid.uuid4().int)[:15]
-        self.name = f"default/{platform}/{self.account}/{self.user}"
+        self.account, self.user = "shop", uuid.uuid4().hex
+        self.name = f"default/generic/{self.account}/{self.user}"
 
     def write(self, *texts: str) -> None:
         for text in texts:
-            answer = self._stage.webhooks.post(self._platform, self._body(uuid.uuid4().hex, text))
-            assert answer.status == 200
-
-    def _body(self, message_id: str, text: str) -> Json:
-        if self._platform == "whatsapp":
-            return whatsapp(whatsapp_text(message_id, text, sender=self.user), phone_number_id=self.account)
-        return {"account": self.account, "conversation": self.user, "id": message_id, "text": text}
+            body = {"account": self.account, "conversation": self.user, "id": uuid.uuid4().hex, "text": text}
+            assert self._stage.webhooks.post("generic", body).status == 200
 
     def heard(self) -> list[str]:
         mine = [each.batch for each in self._replies.arrivals if each.batch["conversationId"] == self.name]
@@ -98,8 +63,8 @@ class Customer:
 
 
 @pytest.fixture
-def customer(running: LocalStage, replies: Inbox) -> Customer:
-    return Customer(running, replies)
+def customer(responder_stage: LocalStage, replies: Inbox) -> Customer:
+    return Customer(responder_stage, replies)
 
 
 def asked(request: Request) -> str:
@@ -138,17 +103,17 @@ def second_burst(customer: Customer) -> Callable[[Request], Answer]:
 
 
 def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
-    running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
+    responder_stage: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    proxied = aws_proxy(running.outputs.AwsEndpointUrl)
-    with proxied as proxy, reconfigured(running, lock_ms=8_000, hidden_seconds=6, AWS_ENDPOINT_URL=proxy.url):
+    proxied = aws_proxy(responder_stage.outputs.AwsEndpointUrl)
+    with proxied as proxy, reconfigured(responder_stage, lock_ms=8_000, hidden_seconds=6, AWS_ENDPOINT_URL=proxy.url):
         held = proxy.hold_answer(PUT_EVENTS)
         customer.write("Where is it?")
-        running.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))
+        responder_stage.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))
         held.release()
-        wait_until(lambda: history(running, customer, capsys)["status"] == "reply_sent")
+        wait_until(lambda: history(responder_stage, customer, capsys)["status"] == "reply_sent")
         assert customer.hears(1)
-    turns = history(running, customer, capsys)["turns"]
+    turns = history(responder_stage, customer, capsys)["turns"]
     assert [(turn["role"], turn["text"]) for turn in turns] == [("user", "Where is it?"), ("assistant", "Hello.")]
 
 
@@ -159,67 +124,37 @@ def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai:
     assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
 
 
-def hand_off(running: LocalStage, customer: Customer) -> None:
+def hand_off(responder_stage: LocalStage, customer: Customer) -> None:
     """Do as `bufferctl conversation handoff` does, whose output would disturb the test's."""
     held = {"operation": "conversation.hold", "by": "eva", "conversation": customer.name, "holdMs": 600_000}
-    running.invoke("admin", held | {"cause": "handoff"}, wait=True)
+    responder_stage.invoke("admin", held | {"cause": "handoff"}, wait=True)
 
 
-def hold_as_another_consumer(running: LocalStage, customer: Customer) -> None:
-    held = {"operation": "conversation.hold", "by": "another-agent", "conversation": customer.name, "holdMs": 600_000}
-    running.invoke("gate", held, wait=True)
-
-
-def answer_on_whatsapp(running: LocalStage, customer: Customer) -> None:
-    """Answer as a human agent does, on the phone."""
-    echo = whatsapp_echo(uuid.uuid4().hex, "This is Eva.", recipient=customer.user, phone_number_id=customer.account)
-    assert running.webhooks.post("whatsapp", echo).status == 200
-
-
-@pytest.mark.parametrize(
-    ("take_over", "policy", "is_killed"),
-    [
-        (answer_on_whatsapp, "deliver", False),
-        (answer_on_whatsapp, "deliver", True),
-        (hand_off, "discard_and_merge", True),
-        (hold_as_another_consumer, "interrupt", False),
-    ],
-)
 def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
-    take_over: Callable[[LocalStage, Customer], None],
-    policy: str,
-    is_killed: bool,
-    running: LocalStage,
-    replies: Inbox,
-    ai: WebServer,
-    capsys: pytest.CaptureFixture[str],
+    responder_stage: LocalStage, customer: Customer, ai: WebServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    customer = Customer(running, replies, platform="whatsapp")
-    operate(running, "rules", "set", "tenant:default", '{"onHumanReply": {"hold": "10m"}}')
-
     taken_over = threading.Event()
 
     def while_the_ai_answers(_request: Request) -> Answer:
-        take_over(running, customer)
-        if is_killed:
-            running.kill("responder")
+        hand_off(responder_stage, customer)
+        responder_stage.kill("responder")
         taken_over.set()
         return said("Hello.")
 
     with (
-        reconfigured(running, gate=policy, lock_ms=8_000, hidden_seconds=6),
+        reconfigured(responder_stage, lock_ms=8_000, hidden_seconds=6),
         answering(ai, while_the_ai_answers),
     ):
         customer.write("Where is it?")
         # The responder function tells the history, too, so a kill would end a question that is asked meanwhile.
         wait_until(taken_over.is_set)
-        wait_until(lambda: history(running, customer, capsys)["status"] == "reply_withheld")
+        wait_until(lambda: history(responder_stage, customer, capsys)["status"] == "reply_withheld")
         customer.write("Hello?")
         assert customer.hears_nothing()
         ai.answer = said("Here I am again.")
-        operate(running, "conversation", "resume", customer.name)
+        operate(responder_stage, "conversation", "resume", customer.name)
         assert customer.hears(1)
-    turns = history(running, customer, capsys)["turns"]
+    turns = history(responder_stage, customer, capsys)["turns"]
     assert [turn["text"] for turn in turns] == ["Where is it?", "Hello?", "Here I am again."]
 
 
@@ -227,35 +162,35 @@ def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
 
 
 @contextmanager
-def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: Any) -> Iterator[None]:  # noqa: N803
+def reconfigured(responder_stage: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: Any) -> Iterator[None]:  # noqa: N803
     settings = {f"options.{name}": value for name, value in options.items()}
     variables: dict[str, Any] = {"AWS_ENDPOINT_URL": AWS_ENDPOINT_URL} if AWS_ENDPOINT_URL else {}
     # A process that is at work while its configuration changes would go on with the old one.
-    wait_until(lambda: all_is_delivered(running))
-    with running.configured("responder", settings=settings, **variables):
+    wait_until(lambda: all_is_delivered(responder_stage))
+    with responder_stage.configured("responder", settings=settings, **variables):
         yield
-        wait_until(lambda: all_is_delivered(running))
+        wait_until(lambda: all_is_delivered(responder_stage))
 
 
-def all_is_delivered(running: LocalStage) -> bool:
+def all_is_delivered(responder_stage: LocalStage) -> bool:
     """Return whether the responder's queue has no event, neither waiting nor in work."""
-    found = running.outputs.client("lambda").get_function_configuration(
-        FunctionName=running.outputs.Functions["responder"]
+    found = responder_stage.outputs.client("lambda").get_function_configuration(
+        FunctionName=responder_stage.outputs.Functions["responder"]
     )
-    attributes = running.outputs.client("sqs").get_queue_attributes(
+    attributes = responder_stage.outputs.client("sqs").get_queue_attributes(
         QueueUrl=json.loads(found["Environment"]["Variables"]["SETTINGS"])["queue_url"],
         AttributeNames=["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"],
     )["Attributes"]
     return not any(map(int, attributes.values()))
 
 
-def operate(running: LocalStage, *command: str) -> None:
-    assert bufferctl(["--outputs", str(running.stage.outputs_file), "--json", *command]) == 0
+def operate(responder_stage: LocalStage, *command: str) -> None:
+    assert bufferctl(["--outputs", str(responder_stage.stage.outputs_file), "--json", *command]) == 0
 
 
-def history(running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]) -> Json:
+def history(responder_stage: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]) -> Json:
     capsys.readouterr()
-    operate(running, "conversation", "history", customer.name, "--messages", "--older", "5")
+    operate(responder_stage, "conversation", "history", customer.name, "--messages", "--older", "5")
     found: Json = json.loads(capsys.readouterr().out)
     return found
 
@@ -268,13 +203,13 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 
 def test_the_canary_is_well_and_its_messages_are_not_answered(
-    running: LocalStage, replies: Inbox, ai: WebServer
+    responder_stage: LocalStage, replies: Inbox, ai: WebServer
 ) -> None:
     since_ms, asked = int(time.time() * 1_000), len(ai.requests)
-    running.invoke("canary", {"id": uuid.uuid4().hex}, wait=True)
-    assert [line for line in running.log("canary", since_ms=since_ms) if '"canary is well"' in line]
+    responder_stage.invoke("canary", {"id": uuid.uuid4().hex}, wait=True)
+    assert [line for line in responder_stage.log("canary", since_ms=since_ms) if '"canary is well"' in line]
     time.sleep(QUIET_SECONDS)
     assert len(ai.requests) == asked
     assert not [each for each in replies.arrivals if each.batch["tenant"] == TRIAL_TENANT]
-    counted = [line for line in running.log("conversation_processor", since_ms=since_ms) if '"Batches"' in line]
+    counted = [line for line in responder_stage.log("conversation_processor", since_ms=since_ms) if '"Batches"' in line]
     assert counted == []

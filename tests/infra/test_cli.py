@@ -88,33 +88,11 @@ def test_a_synthesized_layer_without_byte_code_is_not_deployed(looked_for: list[
         cli.main(["deploy", "--all", "--app", str(tmp_path), "-c", "stage=prod"])
 
 
-def test_a_layer_that_an_earlier_synthesis_left_prevents_no_deployment(
-    looked_for: list[Sequence[str]], tmp_path: Path
-) -> None:
-    """CDK leaves old assets in its folder, so after a synthesis with Python 3.13 both layers are there."""
-    for name in ("old", "new"):
-        (tmp_path / f"asset.{name}" / "python").mkdir(parents=True)
-        (tmp_path / f"asset.{name}" / "python" / "module.py").touch()
-    (tmp_path / "asset.new" / "python" / "module.pyc").touch()
-    (tmp_path / "Stack.assets.json").write_text('{"path": "asset.new"}')
-    with pytest.raises(Became):
-        cli.main(["deploy", "--all", "--app", str(tmp_path), "-c", "stage=prod"])
-
-
 @pytest.mark.parametrize("word", ["bootstrap", "diff"])
 def test_a_command_that_only_asks_aws_first_checks_the_credentials(word: str, looked_for: list[Sequence[str]]) -> None:
     with pytest.raises(Became):
         cli.main([word, "-c", "stage=prod"])
     assert looked_for == [["--stage", "prod", "--credentials"]]
-
-
-@pytest.mark.parametrize("arguments", [["ls"], ["synth", "-c", "stage=local", "-c", "valkeyUrl=valkey://x:1"]])
-def test_neither_a_harmless_command_nor_the_local_stage_needs_a_preflight(
-    looked_for: list[Sequence[str]], arguments: list[str]
-) -> None:
-    with pytest.raises(Became):
-        cli.main(arguments)
-    assert looked_for == []
 
 
 @pytest.mark.parametrize("command", ["diff", "deploy", "destroy", "bootstrap"])
@@ -132,23 +110,6 @@ def test_what_is_missing_ends_the_command(looked_for: list[Sequence[str]], monke
     with pytest.raises(SystemExit) as ended:
         cli.main(["deploy", "--all"])
     assert ended.value.code == 1
-
-
-def test_the_app_is_run_by_this_python_also_from_a_path_with_a_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clone = tmp_path / "a clone"
-    clone.mkdir()
-    (clone / "app.py").write_text("import sys; print(sys.executable)")
-    python = clone / "python"
-    python.symlink_to(sys.executable)
-    monkeypatch.setattr(cli, "ROOT", clone)
-    monkeypatch.setattr(sys, "executable", str(python))
-    _, command = cli.app()
-    # CDK would strip quotes around the first word.
-    assert command.startswith("exec ")
-    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602 - as CDK does
-    assert ended.stdout.strip() == str(python)
 
 
 @pytest.fixture
@@ -174,12 +135,6 @@ def test_any_cdk_runs_the_app_by_the_python_of_the_clone(clone: Path) -> None:
     ended = launched(clone)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.strip() == f"run by {python.relative_to(clone)}" or ended.stdout.strip() == f"run by {python}"
-
-
-def test_any_cdk_says_that_the_set_up_is_missing(clone: Path) -> None:
-    ended = launched(clone)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "There is no .venv that works here: run `make setup` first.\n"
 
 
 @pytest.mark.parametrize("module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m bufferctl", "-m tools.local"])

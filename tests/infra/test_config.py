@@ -1,6 +1,7 @@
 """The settings of a stage: what is accepted, and the sentence about what is not."""
 
 import ast
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from infra import settings_and_defaults as reference
 from infra.buffer import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS
 from infra.settings_and_defaults import (
     DEFAULT_SLOTS,
+    DESIGN_NAMES,
     MAX_STAGE_NAME_LENGTH,
     MIN_LEASE_MS,
     RULE_NAMES,
@@ -41,12 +43,6 @@ MAX_ENVELOPE_BYTES = 1_024
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
 
-def test_an_address_of_a_function_needs_a_region_that_offers_it() -> None:
-    values = {"region": "eu-central-2", "api": {"kind": "url"}, "concurrency": {"ingest": 5}}
-    with pytest.raises(ConfigError, match=r"AWS offers no addresses of functions in eu-central-2: choose api\.kind"):
-        load_stage({"dev": values}, stage="dev")
-
-
 @pytest.mark.parametrize("stage", ["local", "dev", "prod"])
 def test_every_stage_of_cdk_json_is_valid(stage: str, stage_config: Callable[..., StageConfig]) -> None:
     assert stage_config(stage).name == stage
@@ -55,11 +51,6 @@ def test_every_stage_of_cdk_json_is_valid(stage: str, stage_config: Callable[...
 def test_an_unknown_stage_is_answered_with_the_valid_ones() -> None:
     with pytest.raises(ConfigError, match=r"Unknown stage 'staging'\. Valid stages: dev, local, prod\."):
         load_stage(STAGES, stage="staging")
-
-
-def test_no_stage_is_answered_with_the_valid_ones() -> None:
-    with pytest.raises(ConfigError, match=r"No stage given.*valid stages: dev, local, prod\."):
-        load_stage(STAGES, stage=None)
 
 
 def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
@@ -139,6 +130,22 @@ def test_an_invalid_value_is_answered_with_a_sentence(values: dict[str, Any], se
     assert "the stage: " not in str(refused.value), "a rule of the whole stage names its fields itself"
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"silenceMs": 800}, "silenceMs is a rule: write it into `rules`."),
+        ({"timings": {"leaseTtlMs": 1}}, "timings.leaseTtlMs is `timings.lease_ms` here."),
+        ({"pollIntervalMs": 500}, "pollIntervalMs is not needed: a processor sleeps until"),
+    ],
+)
+def test_a_setting_of_the_original_design_is_answered_with_ours(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_stage({"dev": values}, stage="dev")
+    assert sentence in str(refused.value)
+    for words in re.findall(r"`timings\.(\w+)`", " ".join(DESIGN_NAMES.values())):
+        assert words in TimingsConfig.model_fields
+
+
 @pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (MAX_STAGE_NAME_LENGTH + 1)])
 def test_a_stages_name_is_one_that_elasticache_takes(name: str) -> None:
     with pytest.raises(ConfigError):
@@ -208,55 +215,12 @@ def test_the_dynamodb_lane_asks_for_no_valkey_and_takes_none() -> None:
         load_stage(STAGES, stage="local", valkey_url="valkey://h:1", overrides='{"lane": "dynamodb"}')
 
 
-def test_the_dynamodb_lane_needs_no_zones_even_with_an_account() -> None:
-    assert load_stage({"dev": {"account": "123456789012", "lane": "dynamodb"}}, stage="dev").account
-
-
-@pytest.mark.parametrize(
-    ("settings", "lanes"),
-    [
-        ({}, (True, True)),
-        ({"fallback": False}, (True, False)),
-        ({"lane": "dynamodb"}, (False, True)),
-        # A lane that stands alone is no fallback: the setting says nothing of it.
-        ({"lane": "dynamodb", "fallback": False}, (False, True)),
-    ],
-)
-def test_a_stage_has_the_valkey_lane_the_dynamodb_lane_or_both(
-    settings: dict[str, Any], lanes: tuple[bool, bool]
-) -> None:
-    config = load_stage({"dev": settings}, stage="dev")
-    assert (config.has_valkey_lane, config.has_dynamodb_lane) == lanes
-
-
-def test_without_a_network_a_stage_needs_no_zones_and_has_another_cache() -> None:
-    values = {"account": "123456789012", "network": {"egress": "none"}}
-    assert load_stage({"dev": values}, stage="dev").stacks == ("PublicCache", "Buffer", "Responder")
-    alone = load_stage({"dev": {**values, "lane": "dynamodb"}}, stage="dev")
-    assert alone.stacks == ("Buffer", "Responder")
-
-
 @pytest.mark.parametrize(("archive_days", "kept"), [(0, 30), (30, 30), (90, 90)])
 def test_large_batches_and_outboxes_outlive_the_archive(archive_days: int, kept: int) -> None:
     """A batch that is replayed from the archive must still be readable, and must not be answered again."""
     config = load_stage({"dev": {"bus": {"archive_days": archive_days}}}, stage="dev")
     assert config.oversize_days == kept
     assert config.outbox_days > kept
-
-
-def test_a_network_has_as_many_zones_as_it_names() -> None:
-    zones = [f"us-east-1{letter}" for letter in "abc"]
-    three = {"network": {"availability_zones": zones, "nat_gateways": 3}}
-    assert load_stage({"dev": three}, stage="dev").network.zones == 3
-    assert load_stage({"dev": {}}, stage="dev").network.zones == 2
-    for network in ({"availability_zones": zones[:1]}, {"nat_gateways": 3}):
-        with pytest.raises(ConfigError, match="two or three zones, and at most one NAT gateway in each"):
-            load_stage({"dev": {"network": network}}, stage="dev")
-
-
-def test_overrides_change_only_what_they_name() -> None:
-    config = load_stage(STAGES, stage="prod", overrides='{"memory": {"watchdog": 512}, "shards": 2}')
-    assert (config.memory["ingest"], config.memory["watchdog"], config.shards) == (1024, 512, 2)
 
 
 @pytest.mark.parametrize("overrides", ["{", "[]", "7"])

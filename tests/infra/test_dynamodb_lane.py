@@ -27,10 +27,6 @@ def functions(stacks: Stacks) -> dict[str, dict[str, Any]]:
     return {each["Handler"].split(".")[-3]: each for each in found}
 
 
-def holds_messages(stacks: Stacks) -> bool:
-    return "Holding" in stacks["Buffer"].to_json()["Resources"]
-
-
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize(stage, lane="dynamodb", tracing=True)
@@ -57,35 +53,6 @@ def test_as_a_fallback_it_stands_beside_the_valkey_lane_and_outside_its_network(
     assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE | {"processor", "conversation_processor", "watchdog"}
     placed = {role for role, function in functions(stacks).items() if "VpcConfig" in function}
     assert placed == set(functions(stacks)) - {"dynamodb_processor"}
-    assert holds_messages(stacks)
-
-
-def test_without_a_fallback_nothing_of_it_is_there(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("prod", fallback=False)
-    assert "dynamodb_processor" not in functions(stacks)
-    assert not holds_messages(stacks)
-    assert "Triggers" not in stacks["Buffer"].to_json()["Resources"]
-    alarms = [each["Properties"]["AlarmName"] for each in resources(stacks) if each["Type"] == "AWS::CloudWatch::Alarm"]
-    assert alarms
-    assert not [name for name in alarms if "window" in name or "fallback" in name]
-
-
-def test_the_table_keeps_a_conversation_together_and_finds_open_windows_by_their_end(
-    synthesize: Callable[..., Stacks],
-) -> None:
-    table = synthesize("prod")["Buffer"].find_resources("AWS::DynamoDB::Table")["Holding"]["Properties"]
-    assert keys(table) == [("conversation", "HASH"), ("item", "RANGE")]
-    (index,) = table["GlobalSecondaryIndexes"]
-    assert index["IndexName"] == "open"
-    assert keys(index) == [("open", "HASH"), ("due_at", "RANGE")]
-    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
-    types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
-    assert types == {"conversation": "S", "item": "S", "open": "S", "due_at": "N"}
-    assert table["TimeToLiveSpecification"] == {"AttributeName": "expires_at", "Enabled": True}
-
-
-def keys(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(each["AttributeName"], each["KeyType"]) for each in table["KeySchema"]]
 
 
 def test_a_trigger_is_not_seen_twice_while_it_is_worked_on_and_waits_as_long_as_it_may(

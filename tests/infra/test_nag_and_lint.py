@@ -1,8 +1,8 @@
 """AWS's rules (cdk-nag) and CloudFormation's schema (cfn-lint) accept everything that a stage may choose."""
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,18 +11,14 @@ import cfnlint.helpers
 import pytest
 from aws_cdk.assertions import Annotations, Match, Template
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
-from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 import app as program
 from infra import cli
 from infra.composition import enforce_cdk_nag
 from infra.settings_and_defaults import LOCAL, WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
-from tests.conftest import PROFILE
 from tests.support.template_rules import (
     ACCEPTED,
-    LIMITS,
     REGIONS,
-    covering,
     exceeded,
     findings_of_lint,
     unaccepted,
@@ -32,6 +28,9 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 CERTIFICATE = "arn:aws:acm:us-east-1:111122223333:certificate/00000000-0000-0000-0000-000000000000"
 DOMAIN = {"name": "webhooks.example.com", "certificate_arn": CERTIFICATE}
+
+
+Synthesize = Callable[..., Mapping[str, Template]]
 
 
 class Variant(NamedTuple):
@@ -57,6 +56,7 @@ VARIANTS = {
     ),
     "own address": Variant("prod", {"api": {"kind": "url"}}),
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
+    "many shards": Variant("dev", {"shards": 4, "rules": {"platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}}),
     "always warm": Variant("prod", {"warmth": {"ingest": 2, "processor": 2, "conversation_processor": 2}}),
     "WhatsApp by SNS": Variant("prod", {"end_user_messaging_topic": TOPIC, "warmth": {"ingest": 2}}),
     "consumers": Variant("dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarm_emails": ["a@b.example"]}),
@@ -72,23 +72,18 @@ VARIANTS = {
 }
 MAX_LOOK_UPS = 10
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]
-STACKS = ["Network", "Cache", "PublicCache", "Buffer", "Responder"]
+# The stages that most operators have. The nightly run examines the other variants, too.
+FOR_EVERY_CHANGE = ("local", "dev", "prod", "DynamoDB lane")
 
 
-@pytest.fixture(scope="session")
-def findings(composed: Callable[..., cdk.App]) -> Callable[[Variant], list[str]]:
-    """Return the findings of cdk-nag as `rule at construct`."""
-    made: dict[str, list[str]] = {}
+def chosen(names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters, of which most are for the nightly run."""
+    marks = {name: () if name in FOR_EVERY_CHANGE else (pytest.mark.nightly,) for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in marks]
 
-    def found(variant: Variant) -> list[str]:
-        key = str(variant)
-        if key not in made:
-            app = composed(variant.stage, **variant.overrides)
-            enforce_cdk_nag(app)
-            made[key] = violations(app)
-        return made[key]
 
-    return found
+EACH = pytest.mark.parametrize("name", chosen(VARIANTS))
+EACH_IN_AWS = pytest.mark.parametrize("name", chosen(IN_AWS))
 
 
 def violations(app: cdk.App) -> list[str]:
@@ -109,63 +104,68 @@ def violations(app: cdk.App) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("stack", STACKS)
-@pytest.mark.parametrize("name", IN_AWS)
-def test_no_rule_is_broken_without_a_reason(name: str, stack: str, findings: Callable[[Variant], list[str]]) -> None:
-    variant = VARIANTS[name]
-    assert [each for each in findings(variant) if f" at MessageBuffer-{variant.stage}-{stack}/" in each] == []
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_cdk_warns_of_nothing(name: str, stacks_of: Callable[..., list[cdk.Stack]]) -> None:
-    stage, overrides = VARIANTS[name]
-    stacks = stacks_of(stage, **overrides)
-    warnings = [each for stack in stacks for each in Annotations.from_stack(stack).find_warning("*", Match.any_value())]
-    assert [warning.entry.data for warning in warnings] == []
-
-
-@pytest.fixture(scope="session")
-def to_lint(synthesize: Callable[..., Mapping[str, Template]]) -> set[str]:
-    """Return the templates that have every property of all, each as `variant stack`. The nightly run lints all."""
-    every = {
-        f"{name} {stack}": dict(template.to_json())
-        for name, (stage, overrides) in VARIANTS.items()
-        for stack, template in synthesize(stage, **overrides).items()
-    }
-    return set(every) if PROFILE == "nightly" else covering(every)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_cloudformation_would_take_every_template(
-    name: str, synthesize: Callable[..., Mapping[str, Template]], to_lint: set[str]
+@EACH_IN_AWS
+def test_no_rule_is_broken_without_a_reason_and_cdk_warns_of_nothing(
+    name: str, composed: Callable[..., cdk.App]
 ) -> None:
-    """Lint for one region. The nightly run lints for others, too (test_combinations.py)."""
+    stage, overrides = VARIANTS[name]
+    app = composed(stage, **overrides)
+    enforce_cdk_nag(app)
+    assert violations(app) == []
+    for stack in app.node.children:
+        if isinstance(stack, cdk.Stack):
+            warnings = Annotations.from_stack(stack).find_warning("*", Match.any_value())
+            assert [warning.entry.data for warning in warnings] == []
+
+
+@EACH
+def test_cloudformation_would_take_every_template(name: str, synthesize: Synthesize) -> None:
     stage, overrides = VARIANTS[name]
     for stack, template in synthesize(stage, **overrides).items():
-        if f"{name} {stack}" in to_lint:
-            assert unaccepted(findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])) == [], stack
+        found = dict(template.to_json())
+        assert unaccepted(findings_of_lint(found, regions=REGIONS[:1])) == [], stack
+        assert exceeded(found) == []
+        # CloudFormation makes a call for each, even of the same value; 75 were throttled.
+        assert json.dumps(found).count('"Fn::GetStackOutput"') <= MAX_LOOK_UPS
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_template_stays_within_the_limits(
-    name: str, synthesize: Callable[..., Mapping[str, Template]], record_property: Callable[[str, object], None]
-) -> None:
-    stage, overrides = VARIANTS[name]
-    for template in synthesize(stage, **overrides).values():
-        assert exceeded(dict(template.to_json()), record_property) == []
+# -- any settings ------------------------------------------------------------------------------------------------
+
+# Settings whose changes docs/deploy.md describes, and a few more: each name has the overrides to choose from.
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "region": [{"region": region} for region in REGIONS],
+    "lane": [{}, {"lane": "dynamodb"}, {"fallback": False}],
+    "api": [{}, {"api": {"kind": "rest"}}, {"api": {"kind": "url"}, "concurrency": {"ingest": 20}}],
+    "network": [{}, {"network": {"egress": "endpoints", "flow_logs": True}}, {"network": {"egress": "none"}}],
+    "responder": [{}, {"responder": {}}, VARIANTS["responder"].overrides],
+    "bus": [{}, {"bus": {"archive_days": 30, "consumer_accounts": ["444455556666"]}}],
+    "warmth": [{}, {"warmth": {"processor": 2, "conversation_processor": 2}}],
+    "cache": [{}, {"cache": {"snapshot_days": 7}}],
+    "shards": [{}, {"shards": 2}],
+    "removal": [{"removal_policy": "retain"}, {"removal_policy": "destroy"}],
+}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_no_template_looks_up_more_than_ten_values(
-    name: str, synthesize: Callable[..., Mapping[str, Template]]
-) -> None:
-    """CloudFormation makes a call for each `Fn::GetStackOutput`, even of the same value; 75 were throttled."""
-    stage, overrides = VARIANTS[name]
-    for template in synthesize(stage, **overrides).values():
-        assert json.dumps(template.to_json()).count('"Fn::GetStackOutput"') <= MAX_LOOK_UPS
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(24))
+def test_any_combination_of_settings_is_a_stage_that_aws_takes(seed: int, composed: Callable[..., cdk.App]) -> None:
+    """Draw a value of each setting. Most faults need no more than two settings, and most pairs are in a draw."""
+    draw, overrides = random.Random(seed), dict[str, Any]()
+    for values in SETTINGS.values():
+        overrides |= draw.choice(values)
+    app = composed("dev", **overrides)
+    enforce_cdk_nag(app)
+    assert violations(app) == [], overrides
+    for file in Path(app.outdir).glob("*.template.json"):
+        template = json.loads(file.read_text("utf-8"))
+        assert unaccepted(findings_of_lint(template, regions=[overrides["region"]])) == [], overrides
+        assert exceeded(template) == []
 
 
-def test_every_region_offers_what_a_stage_has_there(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+# -- regions -----------------------------------------------------------------------------------------------------
+
+
+def test_every_region_offers_what_a_stage_has_there(synthesize: Synthesize) -> None:
     kinds = {
         resource["Type"]
         for variant in VARIANTS.values()
@@ -183,27 +183,18 @@ def test_every_region_offers_what_a_stage_has_there(synthesize: Callable[..., Ma
     assert missing == registry | {"AWS::Lambda::Url": WITHOUT_FUNCTION_URLS}
 
 
-def test_a_region_without_a_schema_registry_gets_none(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+def test_a_region_without_a_schema_registry_gets_none(synthesize: Synthesize) -> None:
     text = json.dumps(synthesize("dev", region="il-central-1")["Buffer"].to_json())
     assert "AWS::EventSchemas" not in text
 
 
-def test_a_cache_in_govcloud_has_no_key_of_ours(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+def test_a_cache_in_govcloud_has_no_key_of_ours(synthesize: Synthesize) -> None:
     template = synthesize("prod", region="us-gov-west-1")["Cache"]
     template.resource_count_is("AWS::KMS::Key", 0)
     assert "KmsKeyId" not in json.dumps(template.to_json())
 
 
-@pytest.mark.parametrize("name", IN_AWS)
-def test_cdk_uploads_the_templates_which_are_too_long_for_a_request(
-    name: str, stacks_of: Callable[..., list[cdk.Stack]]
-) -> None:
-    stage, overrides = VARIANTS[name]
-    for stack in stacks_of(stage, **overrides):
-        assert isinstance(stack.synthesizer, cdk.DefaultStackSynthesizer)
-
-
-def test_every_accepted_rule_still_has_a_finding(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+def test_every_accepted_rule_still_has_a_finding(synthesize: Synthesize) -> None:
     zones = {"account": "111122223333", "network": {"availability_zones": ["us-east-1a", "us-east-1b"]}}
     found = {
         finding.partition(" ")[0]
@@ -211,77 +202,6 @@ def test_every_accepted_rule_still_has_a_finding(synthesize: Callable[..., Mappi
         for finding in findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])
     }
     assert found == ACCEPTED.keys()
-
-
-# -- the checks find what they look for --------------------------------------------------------------------------
-
-QUEUE = {"Type": "AWS::SQS::Queue", "DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
-WRITES = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": {"Fn::GetAtt": ["Queue", "Arn"]}}
-
-
-def _of_role(*statements: dict[str, Any], managed: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a template with a queue, and a role that has these statements."""
-    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    properties: dict[str, Any] = {
-        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
-        "Policies": [{"PolicyName": "own", "PolicyDocument": {"Version": "2012-10-17", "Statement": list(statements)}}],
-    }
-    if managed:
-        properties["ManagedPolicyArns"] = list(managed)
-    retained = {"MessageRetentionPeriod": 60, "SqsManagedSseEnabled": True}
-    return {
-        "Resources": {
-            "Queue": {**QUEUE, "Properties": retained},
-            "Role": {"Type": "AWS::IAM::Role", "Properties": properties},
-        }
-    }
-
-
-@pytest.mark.parametrize(
-    ("template", "finding"),
-    [
-        (_of_role({**WRITES, "Action": "sqs:SendMesage"}), "W3037 'sendmesage' is not one of"),
-        (_of_role({**WRITES, "Action": "sqs2:SendMessage"}), "W3037 'sqs2' is not one of"),
-        (_of_role({**WRITES, "Efect": "Allow"}), "E3510"),
-        (_of_role({**WRITES, "Action": "sqs:SendMessage", "Resource": "arn:aws:s3:::bucket"}), "I3510"),
-    ],
-    ids=["no such action", "no such service", "no such field", "a resource of another service"],
-)
-def test_lint_finds_a_mistake_in_a_policy(template: dict[str, Any], finding: str) -> None:
-    found = findings_of_lint(template, regions=REGIONS)
-    assert [each for each in found if each.startswith(finding)], found
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_template_over_a_limit_is_found(limit: str) -> None:
-    names = [f"A{number}" for number in range(LIMITS[limit] // 1_000 + 501)]
-    long = "x" * (LIMITS[limit] + 1)
-    function = {"Type": "AWS::Lambda::Function", "Properties": {"Environment": {"Variables": {"A": long}}}}
-    over: dict[str, dict[str, Any]] = {
-        "bytes of a template": {"Description": long},
-        "resources of a stack": {"Resources": dict.fromkeys(names, QUEUE)},
-        "outputs of a stack": {"Outputs": {name: {} for name in names}},
-        "parameters of a stack": {"Parameters": {name: {} for name in names}},
-        "bytes of a function's variables": {"Resources": {"F": function}},
-        "characters of a role's own policies": _of_role({**WRITES, "Sid": long}),
-    }
-    assert [each for each in exceeded(over[limit], lambda *_: None) if limit in each]
-
-
-# -- policies outside of the templates ---------------------------------------------------------------------------
-
-ROOT = Path(__file__).parents[2]
-OUR_TEXTS = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/github-oidc/*.json"), *ROOT.glob("infra/**/*.py")]
-
-
-def test_every_managed_policy_of_aws_that_a_page_or_a_stack_names_exists() -> None:
-    named = {
-        name
-        for path in OUR_TEXTS
-        for name in re.findall(r"arn:aws:iam::aws:policy/(?:[\w-]+/)*(\w+)", path.read_text("utf-8"))
-    }
-    assert named
-    assert named - json.loads(aws_managed_policies_data).keys() == set()
 
 
 def test_the_app_itself_holds_its_stage_to_the_rules(

@@ -5,16 +5,15 @@ The emulator enforces the roles of functions (ADR 0011), but only those of the s
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 from aws_cdk.assertions import Template
 
 from infra.function import ALIAS
-from tests.infra.test_aws_own_lists import statements_in
 from tests.infra.test_buffer import several
-from tests.infra.test_nag_and_lint import IN_AWS, VARIANTS
+from tests.infra.test_nag_and_lint import EACH_IN_AWS, VARIANTS
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -30,6 +29,13 @@ class Grant(NamedTuple):
     action: str
     resource: str
     condition: str = "null"
+
+
+def statements_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, dict):
+        yield from value.get("Statement", []) if "Version" in value else ()
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from statements_in(each)
 
 
 def of(template: Template, kind: str) -> dict[str, dict[str, Any]]:
@@ -62,7 +68,7 @@ def grants(template: Template) -> set[Grant]:
     }
 
 
-@pytest.mark.parametrize("name", IN_AWS)
+@EACH_IN_AWS
 def test_a_role_in_aws_allows_what_it_allows_on_the_local_stage(name: str, synthesize: Synthesize) -> None:
     stage, overrides = VARIANTS[name]
     local = synthesize("local", **{key: value for key, value in overrides.items() if key == "lane"})
@@ -77,7 +83,7 @@ def test_a_role_in_aws_allows_what_it_allows_on_the_local_stage(name: str, synth
     assert seen > 60
 
 
-@pytest.mark.parametrize("name", IN_AWS)
+@EACH_IN_AWS
 def test_nothing_in_aws_denies_a_call_of_a_function(name: str, synthesize: Synthesize) -> None:
     stage, overrides = VARIANTS[name]
     for template in synthesize(stage, **overrides).values():
@@ -89,7 +95,7 @@ def test_nothing_in_aws_denies_a_call_of_a_function(name: str, synthesize: Synth
             assert admitted["Condition"] == {"StringEquals": {"aws:PrincipalAccount": {"Ref": "AWS::AccountId"}}}
 
 
-@pytest.mark.parametrize("name", IN_AWS)
+@EACH_IN_AWS
 def test_lambda_may_poll_queues_and_report_failures_with_the_role_of_the_function(
     name: str, synthesize: Synthesize
 ) -> None:
@@ -110,7 +116,7 @@ def test_lambda_may_poll_queues_and_report_failures_with_the_role_of_the_functio
     assert seen >= len(POLLS)
 
 
-@pytest.mark.parametrize("name", IN_AWS)
+@EACH_IN_AWS
 def test_a_rule_may_reach_its_targets_and_the_queue_of_what_did_not(name: str, synthesize: Synthesize) -> None:
     stage, overrides = VARIANTS[name]
     seen = 0

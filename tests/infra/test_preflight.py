@@ -4,24 +4,18 @@ The answers of AWS are checked against the SDK's own description of the services
 """
 
 import itertools
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import aws_cdk as cdk
 import boto3
 import pytest
-from aws_cdk.assertions import Match, Template
-from botocore.exceptions import EndpointConnectionError, NoCredentialsError, SSOTokenLoadError
+from aws_cdk.assertions import Template
 from botocore.stub import Stubber
 
-from infra import cli, preflight
-from infra.composition import compose
+from infra import preflight
 from infra.preflight import Advice, Stuck, identify, problems, problems_there
-from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig, stage_tags
+from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -168,33 +162,10 @@ def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch) -> Non
     assert not rest
 
 
-def test_the_local_stage_is_sent_to_make_up(machine: pytest.MonkeyPatch) -> None:
-    (sentence,) = problems({"local": {}}, "local")
-    assert "`make up` sets it" in sentence
-
-
 def test_rules_that_the_functions_would_ignore_are_said_before(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(boto3, "Session", lambda: pytest.fail("asked for credentials"))
     (sentence,) = problems({"dev": {"rules": {"silenceMs": 60_000}}}, "dev")
     assert "silenceMs: 60000 is not below maxWaitMs (30000)" in sentence
-
-
-def test_every_stage_of_this_repository_chooses_a_preset() -> None:
-    assert all("preset" in stage["rules"] for stage in cli.context()["stages"].values())
-
-
-def test_a_profile_that_does_not_exist_is_a_sentence(machine: pytest.MonkeyPatch) -> None:
-    machine.setenv("AWS_PROFILE", "nobody")
-    (sentence,) = problems(STAGES, "dev")
-    assert "The config profile (nobody) could not be found" in sentence
-
-
-def test_the_command_prints_the_sentences_and_fails() -> None:
-    arguments = [sys.executable, "-m", "infra.preflight", "--stage"]
-    run = subprocess.run([*arguments, "prdo"], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert run.returncode == 1
-    assert "Not ready for stage 'prdo':\n" in run.stderr
-    assert "  - Unknown stage 'prdo'. Valid stages: dev, local, prod.\n" in run.stderr
 
 
 # -- the credentials ---------------------------------------------------------------------------------------------
@@ -210,26 +181,6 @@ def test_credentials_that_aws_does_not_take_are_said_with_its_reason(
 ) -> None:
     with pytest.raises(Stuck, match=r"do not work in us-east-1: .*\(ExpiredToken\).*Sign in"):
         signed_in(prod, machine, Session(("sts", "get_caller_identity", "ExpiredToken")))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        NoCredentialsError(),
-        EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com"),
-        SSOTokenLoadError(error_msg="no token"),
-    ],
-)
-def test_what_never_reaches_aws_is_said_with_the_reason(
-    error: Exception, prod: StageConfig, machine: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    session = Session(IDENTITY)
-    machine.setattr(session.client("sts"), "get_caller_identity", fail)
-    with pytest.raises(Stuck, match=f"{re.escape(str(error))}.*Check the stage's region"):
-        signed_in(prod, machine, session)
 
 
 def test_credentials_of_another_account_are_refused(prod: StageConfig, machine: pytest.MonkeyPatch) -> None:
@@ -254,34 +205,6 @@ def test_concurrency_that_lambda_would_refuse_is_said_before(
     assert f"reserves 206 concurrent executions, but {available} are left to reserve" in sentence
 
 
-def test_what_the_stage_holds_already_it_may_have_again(prod: StageConfig) -> None:
-    name = f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:ingest"
-    deployed: Answer = (
-        "resourcegroupstaggingapi",
-        "get_resources",
-        {"ResourceTagMappingList": [{"ResourceARN": name}, {"ResourceARN": name}]},
-    )
-    held: list[Answer] = [
-        ("lambda", "get_function_concurrency", {"ReservedConcurrentExecutions": 206}),
-        ("lambda", "get_function_concurrency", {}),
-    ]
-    assert not in_account(prod, limits(1_000, 100), *held, deployed)
-
-
-def test_instances_provisioned_without_a_reservation_count_too(stage_config: Callable[..., StageConfig]) -> None:
-    config = stage_config("dev", warmth={"ingest": 3})
-    (sentence,) = in_account(config, limits(102, 102), NOTHING_DEPLOYED)
-    assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
-
-
-def test_the_dynamodb_lane_reserves_only_for_functions_that_it_has_and_needs_no_zones(
-    prod: StageConfig,
-) -> None:
-    config = prod.model_copy(update={"lane": "dynamodb"})
-    (sentence,) = in_account(config, limits(199, 199), NOTHING_DEPLOYED)
-    assert "reserves 100 concurrent executions, but 99 are left to reserve" in sentence
-
-
 def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     answers = [limits(1_000, 1_000), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers, network_in(*ZONES))
@@ -291,16 +214,6 @@ def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     # If the settings name no zones, the stage keeps its present zones.
     anywhere = prod.model_copy(update={"account": None, "network": NetworkConfig()})
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
-
-
-@pytest.mark.parametrize("state", ["CREATE_COMPLETE", "DELETE_FAILED"])
-def test_a_stack_that_the_stage_will_not_have_is_advice_that_names_the_command(state: str, prod: StageConfig) -> None:
-    config = prod.model_copy(update={"lane": "dynamodb"})
-    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED]
-    (sentence,) = in_account(config, *answers, *stacks(Network=state))
-    assert isinstance(sentence, Advice)
-    assert sentence.startswith("MessageBuffer-prod-Network still exists, and AWS bills it")
-    assert "`make prune STAGE=prod`" in sentence
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -318,16 +231,6 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
     assert "name zones with all endpoints (us-east-1b, us-east-1c)" in sentence
     # If the network exists, preflight does not ask about zones, because its endpoints exist, too.
     assert not in_account(config, *ready, network_in(*ZONES))
-
-
-def test_a_service_without_an_endpoint_in_the_region_is_one_sentence(
-    stage_config: Callable[..., StageConfig],
-) -> None:
-    config = stage_config("dev", network={"egress": "endpoints"})
-    services = {name: ZONES for name in preflight.ENDPOINT_SERVICES if name != "events"}
-    (sentence,) = in_account(config, limits(1_000, 1_000), network_in(), zones(*ZONES), endpoints(**services))
-    assert sentence.startswith("events has no interface endpoint in us-east-1a, us-east-1b. Choose another network")
-    assert "(there is none)" in sentence
 
 
 @pytest.mark.parametrize(
@@ -354,23 +257,6 @@ def test_a_quota_that_is_used_up_is_said_before(
     found = in_account(prod, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
     assert len(found) == bool(sentence)
     assert all(sentence in each for each in found)
-
-
-def test_a_quota_whose_value_aws_does_not_tell_is_no_problem(prod: StageConfig) -> None:
-    untold: Answer = ("service-quotas", "get_service_quota", "NoSuchResourceException")
-    left = [quota(9), quota(9), untold, vpcs(5), addresses(5)]
-    assert not in_account(prod, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
-
-
-def test_what_the_stage_has_already_needs_no_quota(prod: StageConfig) -> None:
-    deployed: Answer = (
-        "resourcegroupstaggingapi",
-        "get_resources",
-        {"ResourceTagMappingList": [{"ResourceARN": "arn:one"}, {"ResourceARN": "arn:two"}]},
-    )
-    full = [quota(0), quota(0), quota(0)]
-    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED, deployed, deployed, deployed]
-    assert not in_account(prod, *answers, network_in(*ZONES), *full)
 
 
 @pytest.mark.parametrize("agreement", ["AVAILABLE", "NOT_AVAILABLE"])
@@ -444,17 +330,6 @@ def test_the_endpoints_asked_for_are_those_of_the_network(synthesize: Callable[.
     found = network.find_resources("AWS::EC2::VPCEndpoint", {"Properties": {"VpcEndpointType": "Interface"}})
     names = {str(each["Properties"]["ServiceName"]).rpartition(".")[2] for each in found.values()}
     assert names == {*preflight.ENDPOINT_SERVICES, preflight.TRACING_SERVICE}
-
-
-def test_the_functions_of_a_stage_are_found_by_their_tags(
-    stage_config: Callable[..., StageConfig], tmp_path: Path
-) -> None:
-    config = stage_config("dev")
-    layer = tmp_path / "layer"
-    (layer / "python").mkdir(parents=True)
-    buffer = compose(cdk.App(outdir=str(tmp_path / "out")), config, source=ROOT, layer=layer)
-    tags = [{"Key": key, "Value": value} for key, value in stage_tags(config).items()]
-    Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})
 
 
 def test_advice_is_printed_and_does_not_fail_the_command(

@@ -1,7 +1,7 @@
 """docs/privacy.md has a row for each store of the templates, and says of each what the templates say."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -68,48 +68,11 @@ def names_for(store: str) -> list[str]:
     return [store] if store in rows() else [name for name in rows() if fnmatch(store, name)]
 
 
-def row_of(store: str) -> list[str]:
-    (name,) = names_for(store)
-    return rows()[name]
-
-
 def test_each_store_has_one_row_and_each_row_a_store(stores: dict[str, Resource]) -> None:
     assert stores.keys() >= OF_NO_PERSON
     found = {store: names_for(store) for store in stores.keys() - OF_NO_PERSON}
     assert {store: names for store, names in found.items() if len(names) != 1} == {}, "give it a row in docs/privacy.md"
     assert {name for (name,) in found.values()} == rows().keys()
-
-
-def of_type(stores: dict[str, Resource], kind: str) -> Iterator[tuple[str, Resource, list[str]]]:
-    found = [(name, each["Properties"]) for name, each in stores.items() if each["Type"] == kind]
-    assert found
-    return ((name, properties, row_of(name)) for name, properties in found)
-
-
-def test_queues_are_encrypted_and_kept_as_the_page_says(stores: dict[str, Resource]) -> None:
-    for name, queue, (_, _, days, key, _) in of_type(stores, "AWS::SQS::Queue"):
-        assert (queue["SqsManagedSseEnabled"], key) == (True, "SQS's")
-        assert name in ("WatchdogEcho", "ProcessorFailures") or days == str(queue["MessageRetentionPeriod"] // 86_400)
-
-
-def test_tables_are_encrypted_and_backed_up_as_the_page_says(stores: dict[str, Resource]) -> None:
-    for _, table, (_, _, days, key, _) in of_type(stores, "AWS::DynamoDB::Table"):
-        assert table["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]
-        assert ("SSESpecification" in table, key, days.endswith("backups 35")) == (False, "AWS's", True)
-
-
-def test_bucket_cache_and_logs_are_encrypted_as_the_page_says(stores: dict[str, Resource]) -> None:
-    ((_, bucket, (_, _, days, key, _)),) = of_type(stores, "AWS::S3::Bucket")
-    (encryption,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
-    assert (encryption["ServerSideEncryptionByDefault"]["SSEAlgorithm"], key) == ("AES256", "S3's")
-    expires = {rule["Prefix"]: rule["ExpirationInDays"] for rule in bucket["LifecycleConfiguration"]["Rules"]}
-    assert days.endswith(f"dead letters {expires['dead-letters/']}")
-    assert "VersioningConfiguration" not in bucket, "an erased object would stay"
-    ((_, cache, (_, _, _, key, _)),) = of_type(stores, "AWS::ElastiCache::ServerlessCache")
-    assert ("KmsKeyId" in cache, key) == (True, "ours")
-    for _, group, (_, _, days, key, _) in of_type(stores, "AWS::Logs::LogGroup"):
-        assert ("KmsKeyId" in group, "RetentionInDays" in group) == (False, True)
-        assert (days, key) == ("`log_retention_days`", "AWS's")
 
 
 @pytest.mark.parametrize("name", sorted(rows()))

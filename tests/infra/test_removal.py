@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError, WaiterError
 from moto import mock_aws
 
-from infra import cli, removal
+from infra import removal
 from infra.preflight import Stuck
 from infra.removal import POLL_SECONDS, Removal, Stack
 from infra.settings_and_defaults import STACKS, load_stage
@@ -100,8 +100,6 @@ class Interfaces:
     def __init__(self, *answers: list[str]) -> None:
         self._answers = list(answers)
         self.deleted: list[str] = []
-        self.vanish = False
-        """Lambda deletes each interface before the removal does."""
 
     def describe_network_interfaces(self, *, Filters: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
         assert {"Name": "vpc-id", "Values": ["vpc-1"]} in Filters
@@ -113,9 +111,6 @@ class Interfaces:
 
     def delete_network_interface(self, *, NetworkInterfaceId: str) -> None:  # noqa: N803
         self.deleted.append(NetworkInterfaceId)
-        if self.vanish:
-            code = "InvalidNetworkInterfaceID.NotFound"
-            raise ClientError({"Error": {"Code": code, "Message": "does not exist"}}, "DeleteNetworkInterface")
 
 
 class Caches:
@@ -279,19 +274,6 @@ def test_a_network_that_lambda_does_not_leave_is_said_with_its_costs(
     assert account.stacks.keys() == {f"{NAME}-Network"}
 
 
-def test_an_interface_that_lambda_deletes_meanwhile_is_no_error(
-    make: Callable[..., Removal], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    account.deploy("Network", Vpc=NETWORK)
-    interfaces = Interfaces(["available"], [])
-    interfaces.vanish = True
-    found = make(interfaces)
-    found.delete(found.existing())
-    assert interfaces.deleted == ["eni-0"]
-    assert account.stacks == {}
-
-
 @pytest.mark.parametrize("has_its_stack", [True, False])
 def test_a_kept_cache_keeps_its_network_and_the_command_that_ends_it_is_said(
     has_its_stack: bool, make: Callable[..., Removal], account: CloudFormation, said: list[str]
@@ -307,16 +289,6 @@ def test_a_kept_cache_keeps_its_network_and_the_command_that_ends_it_is_said(
     (sentence,) = said
     assert sentence.startswith(f"The stack {NAME}-Network stays, with what AWS bills for it, because the cache")
     assert "aws elasticache delete-serverless-cache --serverless-cache-name message-buffer-dev --final-snap" in sentence
-
-
-@pytest.mark.parametrize("caches", [["message-buffer-dev"], []])
-def test_a_cache_that_goes_with_its_stack_keeps_no_network(
-    caches: list[str], make: Callable[..., Removal], account: CloudFormation
-) -> None:
-    account.deploy("Network", Vpc=NETWORK)
-    account.deploy("Cache", Cache=CACHE if caches else (*CACHE[:2], KEPT))
-    found = make(caches=Caches(*caches))
-    assert found.deletable(found.existing()) == found.existing()
 
 
 def test_a_key_is_not_deleted_while_a_snapshot_needs_it(make: Callable[..., Removal], account: CloudFormation) -> None:
@@ -350,22 +322,3 @@ def test_a_protected_stage_is_refused_with_the_way_out(
     assert run("--yes", said=said) == 1
     assert "Set termination_protection to false for stage 'dev'" in capsys.readouterr().err
     assert len(account.stacks) == 1
-
-
-def test_prune_removes_only_what_is_left_over(
-    said: list[str], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    account.deploy("Cache")
-    assert run("--left-over", "--yes", said=said) == 0
-    assert said == ["Nothing is left to remove."]
-    monkeypatch.setattr(cli, "context", lambda: {"stages": {"dev": {"lane": "dynamodb"}}})
-    assert run("--left-over", "--yes", said=said) == 0
-    assert account.stacks == {}
-    assert run("--left-over", said=said) == 0
-    assert said[-1] == "Nothing is left to remove."
-
-
-@pytest.mark.parametrize("option", [[], ["--left-over"]])
-def test_the_local_stage_is_not_looked_for_in_aws(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert removal.main(["--stage", "local", *option]) == 1
-    assert capsys.readouterr().err == f"{cli.LOCAL_IS_NOT_IN_AWS}\n"

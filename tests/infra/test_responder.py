@@ -8,7 +8,6 @@ from aws_cdk.assertions import Template
 
 from infra.bus import TRIAL_TENANT
 from infra.settings_and_defaults import ConfigError, StageConfig
-from tests.infra.test_permissions import REFERENCE, grants
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -76,37 +75,6 @@ def test_the_queue_waits_longer_than_the_function_may_run(template: Template) ->
     assert "VpcConfig" not in function, "it speaks to the internet, and not to the cache"
 
 
-def test_the_queue_and_not_a_reservation_bounds_how_many_answers_run(synthesize: Callable[..., Stacks]) -> None:
-    template = synthesize("prod", responder={"max_parallel_batches": 2})["Responder"]
-    source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
-    assert source["ScalingConfig"] == {"MaximumConcurrency": 2}
-    function = _one(template, "AWS::Lambda::Function")["Properties"]
-    assert "ReservedConcurrentExecutions" not in function, "a small account has none to reserve"
-
-
-def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Template) -> None:
-    table = _one(template, "AWS::DynamoDB::Table")
-    assert table["DeletionPolicy"] == "RetainExceptOnCreate"
-    properties = table["Properties"]
-    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
-    assert properties["TimeToLiveSpecification"] == {"AttributeName": "expiresAt", "Enabled": True}
-
-
-def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
-    allowed = _statements(template)
-    assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
-        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:Query",
-        "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject",
-        "bedrock:InvokeModel",
-    }  # fmt: skip
-    assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
-    received = {"ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes"}
-    assert {(each.action, *REFERENCE.findall(each.resource)) for each in grants(template) if "sqs:" in each.action} == {
-        *((f"sqs:{action}", "Batches") for action in received | {"GetQueueUrl"}),
-        *((f"sqs:{action}", "ReplyDeadLetters") for action in received | {"SendMessage"}),
-    }
-
-
 def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:
     """Before, it invoked the admin function, and so might do all that an operator may."""
     named = str(_statements(template)["lambda:InvokeFunction"])
@@ -139,11 +107,6 @@ def test_only_the_model_of_the_stage_may_be_asked(
     assert all(any(name in resource for resource in found) for name in named)
 
 
-def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stacks]) -> None:
-    template = synthesize("dev", responder={"assistant": "openai", "model": "a-model"})["Responder"]
-    assert "bedrock:InvokeModel" not in _statements(template)
-
-
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
@@ -164,16 +127,3 @@ def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         stage_config("dev", **overrides)
-
-
-@pytest.mark.parametrize(
-    ("responder", "rules"),
-    [
-        ({"gate_wait_seconds": 46}, {"preset": "customers"}),
-        ({"gate": "deliver", "gate_wait_seconds": 4}, {}),
-    ],
-)
-def test_a_gate_that_waits_long_enough_or_never_parks_is_accepted(
-    responder: dict[str, Any], rules: dict[str, Any], stage_config: Callable[..., StageConfig]
-) -> None:
-    assert stage_config("dev", responder=responder, rules=rules).responder

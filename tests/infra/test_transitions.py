@@ -1,6 +1,5 @@
 """CloudFormation would accept every change of a stage that docs/deploy.md describes, and lose nothing unannounced."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import pytest
 from aws_cdk.assertions import Template
 
 from infra.settings_and_defaults import STACKS, StageConfig
-from tests.infra.test_nag_and_lint import DOMAIN, TOPIC, VARIANTS
+from tests.infra.conftest import Synthesized
+from tests.infra.test_nag_and_lint import DOMAIN, TOPIC
 from tests.support import transitions
-from tests.support.transitions import Stage, fed_by_weak_references, removed, weak_references
+from tests.support.transitions import Stage, removed
 
 # Run all tests of this file in one process, because they share synthesized templates.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -109,18 +109,13 @@ CHANGES = _changes()
 
 
 @pytest.fixture(scope="module")
-def deployable(
-    synthesize: Callable[..., Mapping[str, Template]], stacks_of: Callable[..., list[cdk.Stack]]
-) -> Deployable:
+def deployable(stacks: Callable[..., Mapping[str, Synthesized]]) -> Deployable:
     """Return the templates of a stage in the order in which CDK deploys them."""
 
     def ordered(stage: str, **overrides: Any) -> App:
-        templates = synthesize(stage, **overrides)
-        stacks = stacks_of(stage, **overrides)
-        after = {stack.stack_name: {other.stack_name for other in stack.dependencies} for stack in stacks}
-        return {
-            name: dict(templates[name.split("-")[-1]].to_json()) for name in TopologicalSorter(after).static_order()
-        }
+        found = stacks(stage, **overrides)
+        order = TopologicalSorter({word: each.after for word, each in found.items()}).static_order()
+        return {f"MessageBuffer-{stage}-{word}": found[word].template for word in order}
 
     return ordered
 
@@ -144,15 +139,11 @@ def test_a_documented_change_is_one_deployment(stage: str, change: Change, deplo
     fate = "kept" if stage == "prod" else "deleted"
     assert removed(before, after) == {f"{name} {fate}" for name in change.removes}
     for name in reversed(account.left_over(after)):
-        problems = account.delete(name)
-        if stage == "prod" and name.endswith("-Network"):
-            assert all(each.endswith("is in use by a retained resource") for each in problems)
-            assert problems, "test_removal.py shows that `make prune` leaves this stack out"
-        else:
-            assert problems == []
+        assert account.delete(name) == []
     assert account.deploy(after) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_a_change_that_fails_at_any_stack_can_be_rolled_back(change: Change, deployable: Deployable) -> None:
     before, after = deployable("dev", **change.before), deployable("dev", **change.after)
@@ -177,45 +168,6 @@ def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, depl
     assert [problem for name in reversed(names) for problem in account.delete(name)] == []
 
 
-def test_while_a_stage_leaves_its_network_both_caches_exist_under_their_own_names(deployable: Deployable) -> None:
-    """Ensure that a stage that was changed too early can be changed back, and finds its waiting messages."""
-    account = Stage()
-    before, after = deployable("prod"), deployable("prod", network={"egress": "none"})
-    account.deploy(before)
-    assert account.deploy(after) == []
-    caches = [
-        resource["Properties"]["ServerlessCacheName"]
-        for template in account.stacks.values()
-        for resource in template["Resources"].values()
-        if resource["Type"] == "AWS::ElastiCache::ServerlessCache"
-    ]
-    assert sorted(caches) == ["message-buffer-prod", "public-buffer-prod"]
-    assert account.deploy(before) == []
-
-
-def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployable) -> None:
-    """Operators must delete a retained cache by hand before they deploy another, as docs/deploy.md says."""
-    account = Stage()
-    for overrides in ({}, {"lane": "dynamodb"}):
-        account.deploy(deployable("prod", **overrides))
-    assert account.delete("MessageBuffer-prod-Cache") == []
-    refused = Stage(dict(account.stacks), set(account.retained)).deploy(deployable("prod"))
-    assert len(refused) == len({"cache", "user", "group"})
-    assert all(problem.endswith("of a retained resource") for problem in refused)
-    account.retained = {(kind, name) for kind, name in account.retained if "ElastiCache" not in kind}
-    assert account.deploy(deployable("prod")) == []
-
-
-@pytest.mark.parametrize("zones", [transitions.ZONES[1:], transitions.ZONES[1::-1]], ids=["others", "other order"])
-def test_an_existing_network_cannot_move_to_another_zone(zones: tuple[str, ...], deployable: Deployable) -> None:
-    """Preflight refuses this change, which test_preflight.py tests."""
-    account = Stage()
-    account.deploy(deployable("dev"))
-    problems = account.deploy(deployable("dev", account=ACCOUNT, network={"availability_zones": list(zones)}))
-    subnets = [problem for problem in problems if "has the addresses of" in problem]
-    assert len(subnets) == len(("functions", "cache", "public")) * 2
-
-
 def test_the_page_has_a_row_for_every_change() -> None:
     section = PAGE.read_text().partition("\n## Change a stage\n")[2].partition("\n## ")[0]
     verdicts = {
@@ -230,39 +182,6 @@ def test_the_page_has_a_row_for_every_change() -> None:
     for change in CHANGES:
         assert ("make prune" in verdicts[change.setting]) >= bool(change.leaves)
         assert ("delet" in verdicts[change.setting]) >= bool(change.removes)
-
-
-# -- how stacks refer to each other ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if variant.stage != "local"])
-def test_no_property_that_replaces_its_resource_is_read_from_another_stack(name: str, deployable: Deployable) -> None:
-    stage, overrides = VARIANTS[name]
-    assert [
-        found for template in deployable(stage, **overrides).values() for found in fed_by_weak_references(template)
-    ] == []
-
-
-def test_the_value_of_a_secret_is_not_read_by_a_weak_reference(deployable: Deployable) -> None:
-    """No page of AWS says that CloudFormation resolves one inside of the other."""
-    variables = deployable("prod", responder={}, log_ids="hashed")["MessageBuffer-prod-Responder"]["Resources"]
-    joined = [json.dumps(value) for key, value in transitions.intrinsics(variables) if key == "Fn::Join"]
-    secrets = [each for each in joined if "{{resolve:" in each]
-    assert secrets
-    for each in secrets:
-        value = each.partition("{{resolve:")[2].partition("}}")[0]
-        assert "Fn::ImportValue" in value
-        assert "Fn::GetStackOutput" not in value
-
-
-@pytest.mark.parametrize("overrides", [{}, {"responder": {}}, {"lane": "dynamodb"}], ids=str)
-def test_a_stack_is_deployed_after_those_whose_outputs_it_reads(
-    overrides: dict[str, Any], stacks_of: Callable[..., list[cdk.Stack]], deployable: Deployable
-) -> None:
-    templates = deployable("dev", **overrides)
-    for stack in stacks_of("dev", **overrides):
-        read = {name for name, _ in weak_references(templates[stack.stack_name])}
-        assert read <= {other.stack_name for other in stack.dependencies}
 
 
 def test_the_settings_name_the_stacks_of_the_app(
@@ -282,72 +201,27 @@ def test_the_settings_name_the_stacks_of_the_app(
 # -- the comparison itself: it finds each mistake ----------------------------------------------------------------
 
 
-def _stack(outputs: dict[str, Any] | None = None, **resources: tuple[str, dict[str, Any]]) -> transitions.Template:
-    return {
-        "Resources": {
-            name: {"Type": kind, "Properties": properties, "DeletionPolicy": "Delete"}
-            for name, (kind, properties) in resources.items()
-        },
-        "Outputs": outputs or {},
-    }
-
-
-TABLE, QUEUE, SUBNET, SECRET = (
-    "AWS::DynamoDB::Table",
-    "AWS::SQS::Queue",
-    "AWS::EC2::Subnet",
-    "AWS::SecretsManager::Secret",
-)
-VPC = "AWS::EC2::VPC"
+def _stack(name: str, kind: str, **properties: str) -> transitions.Template:
+    return {"Resources": {name: {"Type": kind, "Properties": properties, "DeletionPolicy": "Delete"}}}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        (_stack(T=(TABLE, {"TableName": "a"})), _stack(T=(TABLE, {"TableName": "b"})), f"{TABLE} T is replaced"),
         (
-            _stack(A=(QUEUE, {"QueueName": "q"})),
-            _stack(B=(QUEUE, {"QueueName": "q"})),
-            f"{QUEUE} B has the name q of a resource of S",
+            ("T", "AWS::DynamoDB::Table", "TableName", "a"),
+            ("T", "AWS::DynamoDB::Table", "TableName", "b"),
+            "T is replaced",
         ),
-        (
-            _stack(
-                V=(VPC, {"CidrBlock": "10.0.0.0/16"}), N=(SUBNET, {"VpcId": {"Ref": "V"}, "CidrBlock": "10.0.0.0/24"})
-            ),
-            _stack(
-                V=(VPC, {"CidrBlock": "10.0.0.0/15"}), N=(SUBNET, {"VpcId": {"Ref": "V"}, "CidrBlock": "10.0.0.0/24"})
-            ),
-            "subnet N has the addresses of N",
-        ),
-        (
-            _stack(A=(SUBNET, {"CidrBlock": "10.0.0.0/24"})),
-            _stack(B=(SUBNET, {"CidrBlock": "10.0.0.0/25"})),
-            "subnet B has the addresses of A",
-        ),
-        (
-            _stack(S=(SECRET, {"SecretString": "{}"})),
-            _stack(S=(SECRET, {"SecretString": "{ }"})),
-            "secret S is overwritten, because SecretString changes",
-        ),
+        (("A", "AWS::SQS::Queue", "QueueName", "q"), ("B", "AWS::SQS::Queue", "QueueName", "q"), "B has the name q"),
     ],
 )
-def test_a_mistake_within_a_stack_is_found(old: transitions.Template, new: transitions.Template, problem: str) -> None:
+def test_a_mistake_within_a_stack_is_found(old: tuple[str, ...], new: tuple[str, ...], problem: str) -> None:
     account = Stage()
-    assert account.deploy({"S": old}) == []
-    assert f"S: {problem}" in account.deploy({"S": new})
-
-
-def test_mistakes_between_stacks_are_found() -> None:
-    account = Stage()
-    output = {"Name": {"Value": {"Ref": "Q"}}}
-    reader = _stack(
-        F=("AWS::Lambda::Function", {"Name": {"Fn::GetStackOutput": {"StackName": "S", "OutputName": "Name"}}})
-    )
-    assert account.deploy({"R": reader}) == ["R: output Name of S does not exist"]
-    assert account.deploy({"S": _stack(output, Q=(QUEUE, {"QueueName": "a"})), "R": reader}) == []
-    assert "S: R would not notice that output Name has another value" in account.deploy(
-        {"S": _stack(output, Q=(QUEUE, {"QueueName": "b"}))}
-    )
+    before, after = (_stack(name, kind, **{key: value}) for name, kind, key, value in (old, new))
+    assert account.deploy({"S": before}) == []
+    (found,) = [each for each in account.deploy({"S": after}) if problem in each]
+    assert found.startswith("S: AWS::")
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------
@@ -358,10 +232,12 @@ def test_a_secret_is_never_written_again(synthesize: Callable[..., Mapping[str, 
     stacks = synthesize("prod", responder={}, log_ids="hashed")
     found = {
         logical_id: {
-            name: secret["Properties"][name] for name in transitions.FIRST_VALUES if name in secret["Properties"]
+            name: secret["Properties"][name]
+            for name in ("SecretString", "GenerateSecretString")
+            if name in secret["Properties"]
         }
         for template in stacks.values()
-        for logical_id, secret in template.find_resources(SECRET).items()
+        for logical_id, secret in template.find_resources("AWS::SecretsManager::Secret").items()
     }
     generated = {"ExcludePunctuation": True, "GenerateStringKey": "generic", "SecretStringTemplate": "{}"}
     assert found == {

@@ -1,12 +1,11 @@
 """`make logs` shows the lines of a run in the order in which the function wrote them."""
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.local.test_webhooks import OUTPUTS
+from tests.local.test_stage import OUTPUTS
 from tools.local import logs
 from tools.local.outputs import Outputs
 
@@ -37,8 +36,3 @@ def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.Monkey
     api.events += [{"timestamp": 1_000, "logStreamName": "s", "message": "buffered"}]
     api.events.insert(0, {"timestamp": 900, "logStreamName": "s", "message": "late"})
     assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == ["late", "buffered"]
-
-
-def test_a_line_that_was_shown_is_not_shown_again() -> None:
-    line, other = (1, "ingest", "s", "a"), (1, "ingest", "s", "b")
-    assert list(logs.not_in(Counter([line, line]), [line, other, line, line])) == [other, line]

@@ -39,13 +39,6 @@ def test_a_child_in_another_session_is_found_and_stopped(instance: str, tmp_path
     process.wait()
 
 
-def test_a_child_is_found_after_its_parent_was_killed(instance: str, tmp_path: Path) -> None:
-    process = _start(PARENT, instance=instance, folder=tmp_path)
-    process.kill()
-    process.wait()
-    assert len(processes.belonging_to(instance)) == 1
-
-
 def test_processes_of_another_instance_are_left_alone(instance: str, tmp_path: Path) -> None:
     process = _start("import time; print('up', flush=True); time.sleep(60)", instance=instance, folder=tmp_path)
     assert processes.stop(uuid.uuid4().hex) == 0

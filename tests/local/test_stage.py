@@ -10,13 +10,26 @@ from typing import Any
 
 import pytest
 
-from tests.local.test_webhooks import OUTPUTS
 from tools.local import __main__ as command
 from tools.local import stage as module
 from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 from tools.local.stage import Instance, Stage
+
+OUTPUTS = Outputs(
+    ApiEndpoint="http://127.0.0.1:4566/api",
+    EventBusName="bus",
+    AwsEndpointUrl="http://127.0.0.1:4566",
+    Region="us-east-1",
+    ValkeyUrl="valkey://127.0.0.1:6379",
+    WebhookSecrets={},
+    Functions={},
+    LogGroups={},
+    DeadLetterQueueUrl="queue",
+    OversizeBucketName="bucket",
+    RulesTableName="rules",
+)
 
 
 class Deployed(Stage):
@@ -98,14 +111,6 @@ def test_a_stage_of_the_other_lane_is_replaced_only_after_a_yes(
     command._agree_to_replace(stage, {"lane": "dynamodb"})
 
 
-@pytest.mark.parametrize("overrides", [{}, {"lane": "valkey"}, {"shards": 2}])
-def test_an_up_that_replaces_nothing_asks_nothing(
-    stage: Deployed, overrides: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    command._agree_to_replace(stage, overrides)
-    assert capsys.readouterr().out == ""
-
-
 # -- an outage on purpose ------------------------------------------------------------------------------------
 
 
@@ -125,3 +130,12 @@ def test_an_outage_that_is_interrupted_ends_with_a_running_valkey(
     with pytest.raises(KeyboardInterrupt), stage_of(tmp_path, "valkey", monkeypatch).without_valkey():
         raise KeyboardInterrupt
     assert servers == ["stopped", "started"]
+
+
+def test_a_stage_that_went_down_during_an_outage_gets_no_valkey(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str]
+) -> None:
+    stage = stage_of(tmp_path, "valkey", monkeypatch)
+    with stage.without_valkey():
+        stage.down(Progress(io.StringIO()))
+    assert servers == ["stopped"]

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 Response = tuple[int, dict[str, str], bytes]
 PUT_EVENTS = "PutEvents"
 INVOKE = "Invoke"
-DEPTH_HEADER = "x-ministack-invoke-depth"
 HOLD_SECONDS = 30.0
 NOT_FORWARDED = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
@@ -63,12 +62,6 @@ Judge = Callable[[Call], Verdict]
 FORWARD = Verdict()
 LOSE_ANSWER = Verdict(hang_up=True)
 LOSE_CALL = Verdict(forward=False, hang_up=True)
-
-
-def refuse(status: int, code: str) -> Verdict:
-    """Return the verdict that the whole call fails, as if the service throttled or were down."""
-    body = json.dumps({"__type": code, "message": "made to fail"}).encode()
-    return Verdict(False, (status, {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": code}, body))
 
 
 def refuse_entries(call: Call) -> Verdict:
@@ -140,8 +133,6 @@ class AwsProxy:
         self._traps: list[Trap] = []
         self._after: list[Trap] = []
         self._holds: list[Hold] = []
-        self.calls: list[Call] = []
-        self._chained: str | None = None
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -155,8 +146,6 @@ class AwsProxy:
             self._traps.clear()
             self._after.clear()
             self._holds.clear()
-            self.calls.clear()
-            self._chained = None
 
     def on(
         self,
@@ -179,17 +168,6 @@ class AwsProxy:
     ) -> Hold:
         """Let the next call of this kind happen, but keep its answer."""
         return self._hold(self._after, operation, function=function, then=then, about=about)
-
-    def longest_chain(self, function: str) -> int:
-        """Return how often the function has started itself. Only this function may call AWS through this proxy."""
-        with self._lock:
-            return sum(call.function == function for call in self.calls)
-
-    def count_chain(self, function: str) -> None:
-        """Add a header to all later calls, from which the emulator's loop guard learns how often the function started
-        itself. The SDK would send this header, but the functions' own client does not.
-        """
-        self._chained = function
 
     def _hold(self, traps: list[Trap], operation: str, *, function: str | None, then: Verdict, about: str) -> Hold:
         released = threading.Event()
@@ -224,7 +202,6 @@ class AwsProxy:
     def serve(self, call: Call, connection: http.client.HTTPConnection) -> Response | None:
         """Return the answer to a call, or None if the proxy has to hang up."""
         with self._lock:
-            self.calls.append(call)
             repeated = next((each for each in self._holds if each.keeps(call)), None)
             trap = None if repeated else next((each for each in self._traps if each.take(call)), None)
         if repeated:
@@ -246,8 +223,6 @@ class AwsProxy:
 
     def _forward(self, call: Call, connection: http.client.HTTPConnection) -> Response:
         headers = {name: value for name, value in call.headers.items() if name.lower() not in NOT_FORWARDED}
-        if self._chained:
-            headers[DEPTH_HEADER] = str(self.longest_chain(self._chained))
         connection.request(call.method, call.path, body=call.body, headers=headers)
         answer = connection.getresponse()
         body = answer.read()

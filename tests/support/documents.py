@@ -1,8 +1,7 @@
-"""Reads commands, and the output shown below them, from the fenced blocks of a Markdown document."""
+"""Reads commands from the fenced blocks of a Markdown document."""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,31 +12,31 @@ NOT_FOR_A_SHELL = {"json", "mermaid", "python", "toml", "yaml"}
 PROMPT = "$ "
 # A block without prompts holds commands if its first line begins with one of these words, and otherwise output.
 PROGRAM = re.compile(r"(\.venv/|make |bufferctl |aws |curl |cd |git |pip )")
-# The values that differ between two runs of a command.
-TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
-BATCH = re.compile(r"\b[0-9a-f]{24}-\d+-\d+\b")
-NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a document, and the output that the document shows for it, which may be empty."""
-
     where: str
     text: str
-    shown: str = ""
 
 
 class Document:
     def __init__(self, name: str, text: str) -> None:
-        self.name = name
         self._text = text
         self.commands: list[Command] = []
-        # Blocks that hold no command: the output of one, or a list of usages.
-        self.listings: list[str] = []
         for block in FENCED.finditer(text):
-            if block["language"] not in NOT_FOR_A_SHELL:
-                self._read(block["text"], first_line=text.count("\n", 0, block.start("text")) + 1)
+            if block["language"] in NOT_FOR_A_SHELL:
+                continue
+            first_line = text.count("\n", 0, block.start("text")) + 1
+            # A line that ends with a backslash goes on in the next one; the empty line keeps the numbers.
+            lines = re.sub(r"((?:.*\\\n)+)(.*\n)", _joined, block["text"]).splitlines()
+            has_prompts = any(line.startswith(PROMPT) for line in lines)
+            if has_prompts or PROGRAM.match(block["text"].lstrip()):
+                self.commands += [
+                    Command(f"{name}:{number}", line.removeprefix(PROMPT))
+                    for number, line in enumerate(lines, first_line)
+                    if (line.startswith(PROMPT) if has_prompts else line)
+                ]
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -56,60 +55,9 @@ class Document:
         in_blocks = [command.text for command in self.commands if command.text.startswith("make ")]
         return [*in_blocks, *(" ".join(each.split()) for each in in_sentences)]
 
-    def _read(self, block: str, *, first_line: int) -> None:
-        lines = list(_joined(block, first_line))
-        if any(text.startswith(PROMPT) for _, text in lines):
-            self._read_session(lines)
-        elif PROGRAM.match(block.lstrip()):
-            self.commands += [Command(f"{self.name}:{number}", text) for number, text in lines if text]
-        else:
-            self.listings.append(block)
 
-    def _read_session(self, lines: list[tuple[int, str]]) -> None:
-        starts = [place for place, (_, text) in enumerate(lines) if text.startswith(PROMPT)]
-        assert starts[0] == 0, f"{self.name}:{lines[0][0]}: output above the first command of a block"
-        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-            number, text = lines[start]
-            shown = "\n".join(line for _, line in lines[start + 1 : end])
-            self.commands.append(Command(f"{self.name}:{number}", text.removeprefix(PROMPT), shown))
-
-
-def _joined(block: str, first_line: int) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number; a line that ends with a backslash includes the next one."""
-    waiting = ""
-    began = first_line
-    for number, line in enumerate(block.splitlines(), first_line):
-        began = began if waiting else number
-        waiting += line
-        if waiting.endswith("\\"):
-            waiting = f"{waiting[:-1]} "
-            continue
-        yield began, waiting
-        waiting = ""
-
-
-Shape = tuple[str, ...]
-
-
-def shape(output: str) -> list[Shape]:
-    """Return what two runs of one command have in common: sentences without values, a table's columns, a list's keys.
-
-    Paragraphs are separated by empty lines, cells by two spaces or more.
-    """
-    return [_shape_of(paragraph.splitlines()) for paragraph in re.split(r"\n\s*\n", output.strip("\n")) if paragraph]
-
-
-def _shape_of(lines: list[str]) -> Shape:
-    rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    if len(rows[0]) > 2:
-        return ("table", *rows[0])
-    if len(rows[0]) == 2:
-        return ("pairs", *(_without_values(row[0]) for row in rows))
-    return ("text", *(_without_values(line) for line in lines))
-
-
-def _without_values(text: str) -> str:
-    return NUMBER.sub("<number>", BATCH.sub("<batch>", TIME.sub("<time>", text)))
+def _joined(found: re.Match[str]) -> str:
+    return found[0].replace("\\\n", " ") + "\n" * found[1].count("\\\n")
 
 
 def keys(value: Any, path: str = "") -> set[str]:

@@ -46,6 +46,7 @@ PASS_SECONDS = 2.0
 # A wait for something that happens in a second or two on a quiet machine.
 PATIENCE_SECONDS = 60.0
 DENIED = "denied-by-a-test"
+WHATSAPP_TOPIC = "arn:aws:sns:us-east-1:000000000000:whatsapp"
 
 # The time-outs of functions are those of a real stage. On a busy machine a cold start takes seconds; with a short
 # time-out, the emulator would kill it, and the next start would be cold, too.
@@ -121,7 +122,7 @@ class LocalStage:
     def _insist(self, name: str) -> None:
         """Send a message until it is accepted: an ingest that starts beside many others may not have read the rules."""
         body = {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": "warm-up"}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WARM_UP_SECONDS
         while (answer := self.webhooks.post("generic", body)).status != 200:
             assert answer.status >= 500, f"{answer.status} {answer.body!r}"
             assert time.monotonic() < deadline, f"never accepted: {answer.body!r}"
@@ -237,7 +238,8 @@ class LocalStage:
     @contextmanager
     def denied(self, role: str, action: str) -> Iterator[None]:
         """Deny an action to a function's role inside, whatever its policies allow."""
-        iam, name = self.outputs.client("iam"), self.role_name(role)
+        found = self.outputs.client("lambda").get_function_configuration(FunctionName=self.outputs.Functions[role])
+        iam, name = self.outputs.client("iam"), str(found["Role"]).rpartition("/")[2]
         statement = {"Effect": "Deny", "Action": action, "Resource": "*"}
         denial = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         iam.put_role_policy(RoleName=name, PolicyName=DENIED, PolicyDocument=denial)
@@ -245,11 +247,6 @@ class LocalStage:
             yield
         finally:
             iam.delete_role_policy(RoleName=name, PolicyName=DENIED)
-
-    def role_name(self, role: str) -> str:
-        """Return the name of the IAM role that a function runs on."""
-        found = self.outputs.client("lambda").get_function_configuration(FunctionName=self.outputs.Functions[role])
-        return str(found["Role"]).rpartition("/")[2]
 
     def log(self, role: str, *, since_ms: int) -> list[str]:
         """Return the lines that a function logged; those of a run appear when the run has ended."""

@@ -2,16 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from cfnlint.config import ConfigMixIn, ManualArgs
 from cfnlint.decode.decode import decode_str
 from cfnlint.runner import Runner
-
-from infra.function import MAX_VARIABLES_BYTES
-from infra.settings_and_defaults import MAX_STAGE_NAME_LENGTH, STACKS
 
 Template = dict[str, Any]
 
@@ -23,32 +20,9 @@ ACCEPTED = {
     "I1022": "CDK joins strings with Fn::Join; Fn::Sub would mean the same.",
     "I4010": "It wants a description of the architecture in each template; docs/design.md describes ours.",
 }
-# From the pages "CloudFormation quotas", "Lambda quotas" and "IAM and AWS STS quotas". CDK uploads the templates, so
-# that the limit of 51,200 bytes for a template inside a request does not apply.
-LIMITS = {
-    "bytes of a template": 1_000_000,
-    "resources of a stack": 500,
-    "outputs of a stack": 200,
-    "parameters of a stack": 200,
-    "bytes of a function's variables": MAX_VARIABLES_BYTES,
-    "characters of a role's own policies": 10_240,
-}
-
-# What precedes the name in the value of a reference, in a region whose name has 14 characters, and how long the name of
-# such a resource may be.
-NAMED = {
-    "AWS::DynamoDB::Table": ("", 255),
-    "AWS::Lambda::Function": ("", 64),
-    "AWS::S3::Bucket": ("", 63),
-    "AWS::SQS::Queue": ("https://sqs.ap-southeast-2.amazonaws.com/111122223333/", 80),
-    "AWS::SecretsManager::Secret": ("arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:", 512),
-}
-# CloudFormation makes a name of the stack's name, the resource's logical id, and this much that is random. Secrets
-# Manager appends as much to a secret's ARN.
-LONGEST_STACK = f"MessageBuffer-{'x' * MAX_STAGE_NAME_LENGTH}-{max(STACKS, key=len)}"
-RANDOM = "-abcdefghijkl"
-# Of an event bus, which has the longest of the other names, and of an exported value.
-MAX_BYTES_OF_A_NAME = 256
+# From the pages "CloudFormation quotas" and "IAM and AWS STS quotas". CDK uploads the templates, so that the limit of
+# 51,200 bytes for a template inside a request does not apply. The app itself refuses too many bytes of variables.
+LIMITS = {"bytes": 1_000_000, "Resources": 500, "Outputs": 200, "Parameters": 200, "characters of a role": 10_240}
 
 
 def findings_of_lint(template: Template, *, regions: Sequence[str]) -> list[str]:
@@ -77,95 +51,28 @@ def unaccepted(findings: Sequence[str]) -> list[str]:
     return [finding for finding in findings if finding.partition(" ")[0] not in ACCEPTED]
 
 
-def covering(templates: Mapping[str, Template]) -> set[str]:
-    """Return the names of some of the templates, which together have every property and every action of all."""
-    seen: set[tuple[str, ...]] = set()
-    chosen = set()
-    # A large template covers most of the smaller ones.
-    for name in sorted(templates, key=lambda name: (-len(json.dumps(templates[name])), name)):
-        features = set(_features(templates[name], ()))
-        if not features <= seen:
-            seen |= features
-            chosen.add(name)
-    return chosen
-
-
-def _features(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each property, which begins with the type of its resource, and each action of a policy."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if path == ("Resources",):
-                # Without the resource's name, which alone would make every template special.
-                yield from _features(each, (each["Type"],))
-            else:
-                yield from _features(each, (*path, key))
-    elif isinstance(value, list):
-        for each in value:
-            yield from _features(each, path)
-    elif path[-1] == "Action":
-        yield (*path, str(value))
-    else:
-        yield path
-
-
-def usage(template: Template) -> Counter[str]:
-    """Return how much of each limit in LIMITS the template uses."""
-    used: Counter[str] = Counter()
+def exceeded(template: Template) -> list[str]:
+    """Return the limits that the template exceeds."""
     # CDK writes templates with this indentation.
-    used["bytes of a template"] = len(json.dumps(template, indent=1).encode())
-    for section in ("resources", "outputs", "parameters"):
-        used[f"{section} of a stack"] = len(template.get(section.capitalize(), {}))
-    used["bytes of a function's variables"] = max(_environments(template), default=0)
-    used["characters of a role's own policies"] = max(_policies(template).values(), default=0)
-    return used
-
-
-def exceeded(template: Template, note: Callable[[str, object], None]) -> list[str]:
-    """Return the limits that the template exceeds. Call `note` with each limit and how much of it is used."""
-    used = usage(template)
-    for limit, amount in used.items():
-        note(limit, amount)
+    used = {"bytes": len(json.dumps(template, indent=1).encode())}
+    used |= {section: len(template.get(section, {})) for section in ("Resources", "Outputs", "Parameters")}
+    used["characters of a role"] = max(_policies(template).values(), default=0)
     return [f"{used[limit]:,} {limit}, at most {most:,}" for limit, most in LIMITS.items() if used[limit] > most]
-
-
-def _environments(template: Template) -> Iterator[int]:
-    for function in _of_kind(template, "AWS::Lambda::Function").values():
-        variables = function.get("Environment", {}).get("Variables", {})
-        yield sum(len(name) + _longest(value, template["Resources"]) for name, value in variables.items())
-
-
-def _longest(value: Any, resources: Template) -> int:
-    """Return the bytes of a value after the deployment, if AWS gives each resource the longest name."""
-    match value:
-        case str():
-            return len(value.encode())
-        case {"Fn::Join": [_, parts]}:
-            return sum(_longest(part, resources) for part in parts)
-        case {"Ref": str(name)} if (kind := resources.get(name, {}).get("Type")) in NAMED:
-            before, longest = NAMED[kind]
-            return len(before) + min(longest, len(f"{LONGEST_STACK}-{name}{RANDOM}{RANDOM}"))
-    return MAX_BYTES_OF_A_NAME
 
 
 def _policies(template: Template) -> Counter[str]:
     """Return the characters of each role's policies. An intrinsic function counts with its own length."""
     sizes: Counter[str] = Counter()
-    for name, role in _of_kind(template, "AWS::IAM::Role").items():
-        sizes[name] += sum(_length(policy["PolicyDocument"]) for policy in role.get("Policies", []))
-    for policy in _of_kind(template, "AWS::IAM::Policy").values():
-        for role in policy.get("Roles", []):
-            sizes[str(role.get("Ref"))] += _length(policy["PolicyDocument"])
+    for name, resource in template["Resources"].items():
+        properties = resource.get("Properties", {})
+        if resource["Type"] == "AWS::IAM::Role":
+            sizes[name] += sum(_length(policy["PolicyDocument"]) for policy in properties.get("Policies", []))
+        if resource["Type"] == "AWS::IAM::Policy":
+            for role in properties.get("Roles", []):
+                sizes[str(role.get("Ref"))] += _length(properties["PolicyDocument"])
     return sizes
 
 
 def _length(document: Any) -> int:
     # IAM does not count white space.
     return len(json.dumps(document, separators=(",", ":")))
-
-
-def _of_kind(template: Template, kind: str) -> dict[str, Any]:
-    return {
-        name: resource.get("Properties", {})
-        for name, resource in template.get("Resources", {}).items()
-        if resource["Type"] == kind
-    }

@@ -6,7 +6,6 @@ replaces a resource.
 
 import copy
 import functools
-import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ Resource = dict[str, Any]
 
 # Their names need not be unique in an account and region.
 NOT_UNIQUE = {"AWS::ApiGateway::RestApi", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Alias"}
-# If either changes, CloudFormation writes the secret's first value again, and overwrites what operators entered.
-FIRST_VALUES = ("SecretString", "GenerateSecretString")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 PSEUDO = {
     "AWS::AccountId": "111122223333",
@@ -38,8 +35,6 @@ class Stage:
     stacks: dict[str, Template] = field(default_factory=dict)
     retained: set[tuple[str, str]] = field(default_factory=set)
     """The kinds and names of retained resources, which cannot be used again."""
-    occupied: set[str] = field(default_factory=set)
-    """The exports that retained resources import: a cache is in its subnets while it lives, in whichever stack."""
 
     def deploy(self, app: Mapping[str, Template]) -> list[str]:
         """Deploy the stacks of `app` in its order. Return what CloudFormation would refuse, and what would be lost.
@@ -63,7 +58,7 @@ class Stage:
     def delete(self, name: str) -> list[str]:
         """Delete a stack. Return what CloudFormation would refuse, and what would be lost."""
         old = self.stacks[name]
-        found = [*self._exports(name, old, {}), *_taken_from_the_kept(old, {})]
+        found = [*self._exports(name, old, {})]
         self._keep(self.stacks.pop(name), {})
         return [f"{name}: {problem}" for problem in found]
 
@@ -83,9 +78,6 @@ class Stage:
             if name_after and name_after == name_before:
                 yield f"{kind} {logical_id} is replaced and has a fixed name"
         yield from self._collisions(name, old, new)
-        yield from _overlapping_subnets(old, new, replaced)
-        yield from _overwritten_secrets(old, new)
-        yield from _taken_from_the_kept(old, new)
         yield from self._stale_readers(name, old, new, replaced)
 
     def _exports(self, name: str, old: Template, new: Template) -> Iterator[str]:
@@ -95,7 +87,6 @@ class Stage:
         for other, template in self.stacks.items():
             if other != name:
                 yield from (f"export {export} is in use by {other}" for export in sorted(gone & imports(template)))
-        yield from (f"export {export} is in use by a retained resource" for export in sorted(gone & self.occupied))
 
     def _outputs_read(self, name: str, new: Template) -> Iterator[str]:
         """Yield the missing outputs of other stacks that this stack would read."""
@@ -134,10 +125,8 @@ class Stage:
     def _keep(self, old: Template, new: Template) -> None:
         """Record the retained resources that the new template no longer has."""
         for resource in _gone(old, new).values():
-            if _is_kept(resource):
-                self.occupied |= imports(resource)
-                if name := _name(resource):
-                    self.retained.add((resource["Type"], name))
+            if _is_kept(resource) and (name := _name(resource)):
+                self.retained.add((resource["Type"], name))
 
 
 def removed(old: Mapping[str, Template], new: Mapping[str, Template]) -> set[str]:
@@ -161,17 +150,6 @@ def _is_kept(resource: Resource) -> bool:
     return str(resource.get("DeletionPolicy", "Delete")).startswith("Retain")
 
 
-def _taken_from_the_kept(old: Template, new: Template) -> Iterator[str]:
-    """Yield the deleted resources that a retained resource, or the final snapshot of a deleted one, still needs."""
-    gone = _gone(old, new)
-    for logical_id, resource in gone.items():
-        properties = resource.get("Properties", {})
-        snapshot = properties.get("KmsKeyId") if "FinalSnapshotName" in properties else None
-        for needed in sorted(references(properties if _is_kept(resource) else snapshot) & gone.keys()):
-            if not _is_kept(gone[needed]):
-                yield f"{needed} is deleted, but what remains of {logical_id} needs it"
-
-
 def resources(template: Template) -> dict[str, Resource]:
     found: dict[str, Resource] = template.get("Resources", {})
     return found
@@ -192,17 +170,6 @@ def weak_references(template: Template) -> set[tuple[str, str]]:
     return {
         (value["StackName"], value["OutputName"]) for key, value in intrinsics(template) if key == "Fn::GetStackOutput"
     }
-
-
-def fed_by_weak_references(template: Template) -> Iterator[tuple[str, str]]:
-    """Yield kind and path of each property that has a weak reference, and whose change replaces its resource.
-
-    CloudFormation learns such a value only while it deploys, so any deployment may plan to replace the resource.
-    """
-    for resource in resources(template).values():
-        for path in _replacing(resource["Type"]):
-            if any(weak_references({"Resources": value}) for value in _at(resource.get("Properties", {}), path)):
-                yield resource["Type"], "/".join(path)
 
 
 def references(value: Any) -> set[str]:
@@ -307,31 +274,3 @@ def _must_replace(old: Resource, new: Resource, replaced: set[str]) -> bool:
         if before != after or references(after) & replaced:
             return True
     return False
-
-
-def _overlapping_subnets(old: Template, new: Template, replaced: set[str]) -> Iterator[str]:
-    """Yield the new subnets that overlap with an old one, which CloudFormation deletes only afterwards."""
-    before, after = (
-        {
-            logical_id: ipaddress.ip_network(resource["Properties"]["CidrBlock"])
-            for logical_id, resource in resources(template).items()
-            if resource["Type"] == "AWS::EC2::Subnet"
-        }
-        for template in (old, new)
-    )
-    for logical_id, addresses in after.items():
-        if logical_id in before and logical_id not in replaced:
-            continue
-        for other, taken in before.items():
-            if addresses.overlaps(taken):
-                yield f"subnet {logical_id} has the addresses of {other}"
-
-
-def _overwritten_secrets(old: Template, new: Template) -> Iterator[str]:
-    for logical_id, resource in resources(new).items():
-        before = resources(old).get(logical_id)
-        if resource["Type"] != "AWS::SecretsManager::Secret" or before is None:
-            continue
-        for value in FIRST_VALUES:
-            if before["Properties"].get(value) != resource["Properties"].get(value):
-                yield f"secret {logical_id} is overwritten, because {value} changes"
