@@ -5,14 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    ConversationsClaimed,
     LeaseLost,
 )
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
-    claim_and_take,
     emit_due,
     run_until_idle,
     take,
@@ -25,22 +23,6 @@ RULES = Rules()
 
 
 LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.token_ms
-
-
-@pytest.mark.case(5)
-@pytest.mark.parametrize("reached_the_bus", [False, True])
-def test_a_crash_between_take_and_the_answer_brings_the_same_batch_again(engine: Engine, reached_the_bus: bool) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    first = claim_and_take(engine, "c")
-    if reached_the_bus:
-        bus.emit(engine, "c", first)
-    engine.send("c", "m2")
-    run_until_idle(engine, bus)
-    again = [event for event in bus.events if event.batch_id == first.batch_id][-1]
-    assert (again.ids, again.attempt) == (["m1"], 2)
-    assert bus.ids("c") == ["m1", "m2"]
 
 
 # The number of steps before the processor or its conversation processor dies: none, claim, take, emit.
@@ -82,29 +64,6 @@ def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
             emit_due(engine, bus)
         assert engine.clock.now_ms <= crashed_ms + SETTINGS.lease_ms + LONGEST_CLAIM_MS + WATCHDOG_PASS_MS
     assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(6)
-def test_when_every_processor_dies_the_bound_is_max_wait_lease_and_a_pass(
-    engine: Engine,
-) -> None:
-    bus, conversations = Bus(), [f"c{n}" for n in range(20)]
-    for conversation in conversations:
-        engine.send(conversation, "m1")
-    sent_ms = engine.clock.now_ms
-    engine.clock.advance(RULES.silence_ms)
-    engine.work()
-    claimed = engine.store.claim_due(0, engine.processor, limit=7)
-    assert isinstance(claimed, ConversationsClaimed)
-    assert len(claimed.conversations) == 7
-
-    bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.lease_ms + WATCHDOG_PASS_MS
-    engine.processor = "lease-2"
-    while len(bus.events) < len(conversations):
-        engine.clock.advance(WATCHDOG_PASS_MS)
-        if engine.store.recover_expired(0).start_id:
-            emit_due(engine, bus)
-    assert engine.clock.now_ms <= bound_ms
 
 
 @pytest.mark.case(12)

@@ -57,32 +57,6 @@ def test_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engi
     assert ids_of(claim_and_take(engine, "c").payloads) == ["wamid.1"]
 
 
-@pytest.mark.case(26)
-def test_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
-    engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey")
-    engine.clock.advance(700)
-    again = engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey, in other words")
-    assert isinstance(again, MessageDuplicate)
-    assert again.count == 1
-
-
-@pytest.mark.case(27)
-def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engine) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    first = claim_and_take(engine, "c", "t1")
-    bus.emit(engine, "c", first)
-    engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 5 * 3_600_000)
-    engine.clock.advance(4 * 3_600_000)
-    assert isinstance(engine.send("c", "m1"), MessageDuplicate)
-    run_until_idle(engine, bus)
-    assert [event.batch_id for event in bus.events] == [first.batch_id] * 2
-    assert isinstance(engine.send("c", "m1"), MessageDuplicate), "and after it went out"
-    run_until_idle(engine, bus)
-    assert len(bus.events) == 2
-
-
 @pytest.mark.case(27)
 def test_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(engine: Engine) -> None:
     settings = SETTINGS

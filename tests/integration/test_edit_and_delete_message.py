@@ -9,90 +9,22 @@ from message_buffer.lanes.outcomes import (
     MessageAbsent,
     MessageDeleted,
     MessageEdited,
-    MessageFrozen,
     MessageWaiting,
 )
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
-    Bus,
     claim_and_take,
     ids_of,
-    run_until_idle,
     take,
 )
 from tests.support.engine import SETTINGS, Engine, InterruptedSearch, monitored, payload
-from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
 from tests.support.states import (
     State,
-    claimed,
-    held,
-    waiting,
     waiting_behind_a_frozen_batch,
 )
 from tests.support.valkey_server import STRICT_SHEBANG
-
-
-@pytest.mark.case(31)
-@pytest.mark.parametrize("state", [waiting, claimed, held])
-def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, state: State) -> None:
-    bus = Bus()
-    state(engine)
-    assert same(engine.store.delete_message("c", "old"), MessageDeleted())
-    assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.events == []
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(31)
-def test_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engine) -> None:
-    bus = Bus()
-    waiting_behind_a_frozen_batch(engine)
-    assert same(engine.store.delete_message("c", "old too"), MessageDeleted())
-    assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.ids("c") == ["old"]
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(31)
-def test_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engine) -> None:
-    claimed(engine)
-    taken = take(engine, "c", "t1")
-    assert same(engine.store.edit_message("c", "old", payload=payload("old", "late")), MessageFrozen(taken.batch_id))
-    assert same(engine.store.delete_message("c", "old"), MessageFrozen(taken.batch_id))
-    assert take(engine, "c", "t1") == taken
-
-
-@pytest.mark.case(31)
-def test_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Engine) -> None:
-    bus = Bus()
-    for n in range(20):
-        engine.send("c", f"m{n}")
-        engine.clock.advance(100 if n % 3 else 1)
-        engine.send("c", f"edited {n}")
-        run_until_idle(engine, bus)
-        engine.clock.advance(1)
-    assert len(bus.events) == 20
-    for event in bus.events:
-        for message_id in event.ids:
-            assert same(
-                engine.store.delete_message("c", message_id), MessageAbsent(known=True, batch_id=event.batch_id)
-            )
-
-
-@pytest.mark.case(31)
-def test_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
-    bus = Bus()
-    engine.store = engine.another_store(SETTINGS._replace(max_emitted=3))
-    for n in range(5):
-        engine.send("c", f"m{n}")
-        run_until_idle(engine, bus)
-    named = [engine.store.delete_message("c", f"m{n}") for n in range(5)]
-    expected = [None, None, None, bus.events[3].batch_id, bus.events[4].batch_id]
-    assert named == [MessageAbsent(known=True, batch_id=batch_id) for batch_id in expected]
 
 
 @pytest.mark.case(31)

@@ -7,7 +7,6 @@ import pytest
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
-    emit_due,
     run_until_idle,
     take,
 )
@@ -42,12 +41,3 @@ def test_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
     for step in steps:
         step()
         assert_nothing_expires(engine.keys(), "c")
-
-
-@pytest.mark.case(29)
-def test_a_message_that_nobody_fetches_for_weeks_is_still_emitted(engine: Engine) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(40 * 86_400_000)
-    emit_due(engine, bus)
-    assert bus.ids("c") == ["m1"]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import ConversationForgotten, MessageDuplicate, RunStale
-from message_buffer.rules.rules_and_defaults import Rules
-from tests.support.emission import Bus, emit_due, run_until_idle, take
+from message_buffer.lanes.outcomes import RunStale
+from tests.support.emission import Bus, run_until_idle, take
 from tests.support.engine import Engine
 
 
@@ -46,35 +45,3 @@ def test_a_run_at_work_finds_the_batch_gone_and_makes_nothing_anew(engine: Engin
     assert engine.store.complete_batch("c", "t1") == RunStale()
     assert engine.store.take_batch("c", "t2") == RunStale()
     assert engine.settle() == left
-
-
-def test_it_says_when_the_last_message_arrived(engine: Engine) -> None:
-    """Consumers drop batches up to this time, and no newer ones."""
-    assert engine.store.forget_conversation("c") == ConversationForgotten(None, 0, 0, None)
-    engine.send("c", "m1", rules=Rules(priority="vip"))
-    emitted_at_ms = engine.clock.now_ms
-    emit_due(engine, Bus())
-    engine.clock.advance(5_000)
-    assert engine.store.forget_conversation("c").last_at_ms == emitted_at_ms
-    engine.send("c", "m2")
-    arrived_at_ms = engine.clock.now_ms
-    engine.clock.advance(5_000)
-    assert engine.store.forget_conversation("c").last_at_ms == arrived_at_ms
-    assert engine.store.forget_conversation("c").last_at_ms is None
-
-
-@pytest.mark.parametrize(("ahead_ms", "counts"), [(50_000, True), (60_000, False)])
-def test_a_time_that_only_a_wrong_clock_can_have_does_not_count(engine: Engine, ahead_ms: int, *, counts: bool) -> None:
-    ahead = engine.another_store(clock=lambda: engine.clock.now_ms + ahead_ms)
-    ahead.buffer_message("c", "m1", payload=b'"m1"\n{}', timing=Rules().timing)
-    last_at_ms = engine.store.forget_conversation("c").last_at_ms
-    assert last_at_ms == (engine.clock.now_ms + ahead_ms if counts else None)
-
-
-def test_other_conversations_keep_everything(engine: Engine) -> None:
-    engine.send("d", "m1")
-    before = {name: key.value for name, key in engine.keys().items() if name.endswith(":d")}
-    engine.send("c", "m1")
-    engine.store.forget_conversation("c")
-    assert {name: key.value for name, key in engine.keys().items() if name.endswith(":d")} == before
-    assert isinstance(engine.send("d", "m1"), MessageDuplicate)

@@ -7,7 +7,6 @@ import pytest
 from fakeredis import FakeServer, FakeStrictRedis
 from redis.exceptions import ResponseError
 
-from tests.support.engine import Engine
 from tests.support.valkey_server import ValkeyServer
 
 KEY, KEY_OF_ANOTHER_SHARD = "{b0}:k", "{b1}:k"
@@ -62,9 +61,3 @@ def test_only_the_server_runs_out_of_memory(real: Any, imitation: Any) -> None:
         real.config_set("maxmemory", 0)
     imitation.config_set("maxmemory", 1)
     assert run(imitation, script) == 1
-
-
-def test_the_engine_runs_on_both_all_the_same(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    assert engine.claim() == ["c"]

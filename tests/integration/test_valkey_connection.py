@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import ConnectionPool, Redis, SSLConnection
 
-from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
+from message_buffer.errors import InvalidInput, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.patience import DialPatience
@@ -73,28 +73,6 @@ def test_a_server_that_never_answers_is_left_after_the_time_of_one_dial(attempts
         assert 1 <= server.connections <= 2, "the call has no time left for another dial"
 
 
-def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_attempts(
-    unwatched: Engine, valkey: ValkeyServer
-) -> None:
-    with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
-        assert isinstance(send(store), MessageBuffered)
-        before = proxy.connections
-        proxy.fall_silent()
-        within(5, refused(store))
-        assert proxy.connections - before <= 1
-        store._connection.close()
-
-
-def test_a_dropped_connection_is_made_again_within_the_call(unwatched: Engine, valkey: ValkeyServer) -> None:
-    with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
-        send(store, "m1")
-        proxy.drop_connections()
-        assert isinstance(send(store, "m2"), MessageBuffered)
-        store._connection.close()
-
-
 def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer) -> None:
     with behind_proxy(valkey.port, unwatched.admin) as proxy:
         store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
@@ -104,12 +82,6 @@ def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer
             assert send(store, f"m{n}").count == n + 1
         assert proxy.connections == before == 1
         store._connection.close()
-
-
-def test_threads_may_share_a_store(unwatched: Engine) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        outcomes = list(pool.map(lambda n: unwatched.send("c", f"m{n}"), range(300)))
-    assert sorted(outcome.count for outcome in outcomes) == list(range(1, 301))
 
 
 @pytest.fixture
@@ -183,15 +155,6 @@ def test_a_wrong_password_is_a_refused_sign_in_and_is_not_repeated_in_the_error(
     assert "-password" not in str(refusal.value)
 
 
-def test_a_user_without_the_right_to_run_scripts_is_a_bug_in_the_deployment_not_a_passing_state(
-    unwatched: Engine, valkey: ValkeyServer
-) -> None:
-    unwatched.admin.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">r", "~*", "+get", "+cluster")
-    with pytest.raises(ScriptInvariantBroken, match=r"buffer_message: .*permission"):
-        send(store_at(valkey.port, user="reader:r@"))
-    unwatched.admin.execute_command("ACL", "DELUSER", "reader")
-
-
 def test_user_and_password_may_hold_any_character(unwatched: Engine, valkey: ValkeyServer) -> None:
     unwatched.admin.execute_command("ACL", "SETUSER", "a:b", "reset", "on", ">p@ss/w?rd#%", "~*", "+@all")
     assert isinstance(send(store_at(valkey.port, user="a%3Ab:p%40ss%2Fw%3Frd%23%25@")), MessageBuffered)
@@ -238,6 +201,3 @@ def test_a_url_that_ends_in_s_means_tls_with_a_checked_certificate(
     assert (pool.connection_kwargs.get("ssl_cert_reqs") == "required") == has_tls
     assert (pool.connection_kwargs.get("ssl_check_hostname") is True) == has_tls
     client.close()
-
-
-# -- standalone ------------------------------------------------------------------------------------
