@@ -91,37 +91,37 @@ every_search = pytest.mark.parametrize("search", [edit, delete, find], ids=lambd
 
 
 @every_search
-def test_for_an_unknown_message_no_payload_is_read(strict: Engine, search: Search) -> None:
-    waiting_behind_a_frozen_batch(strict)
-    assert watched(strict, search, "never") == (MessageAbsent(known=False, batch_id=None), [0])
+def test_for_an_unknown_message_no_payload_is_read(engine: Engine, search: Search) -> None:
+    waiting_behind_a_frozen_batch(engine)
+    assert watched(engine, search, "never") == (MessageAbsent(known=False, batch_id=None), [0])
 
 
 @every_search
 @pytest.mark.parametrize("position", [0, 57, 299])
-def test_a_message_is_found_without_reading_the_others(strict: Engine, search: Search, position: int) -> None:
+def test_a_message_is_found_without_reading_the_others(engine: Engine, search: Search, position: int) -> None:
     for n in range(300):
-        strict.clock.advance(1)
-        strict.send("c", f"m{n}")
-    outcome, calls = watched(strict, search, f"m{position}")
+        engine.clock.advance(1)
+        engine.send("c", f"m{n}")
+    outcome, calls = watched(engine, search, f"m{position}")
     assert isinstance(outcome, MessageEdited | MessageDeleted | MessageWaiting)
     assert calls == [1]
 
 
 @every_search
-def test_a_call_reads_64_kb_of_payloads_at_most(strict: Engine, search: Search) -> None:
-    hint_is_wrong(strict, waiting=80, size=10_000)
-    outcome, calls = watched(strict, search, "wrong 0")
+def test_a_call_reads_64_kb_of_payloads_at_most(engine: Engine, search: Search) -> None:
+    hint_is_wrong(engine, waiting=80, size=10_000)
+    outcome, calls = watched(engine, search, "wrong 0")
     assert isinstance(outcome, MessageEdited | MessageDeleted | MessageWaiting)
     assert sum(calls) >= 80
     assert max(calls) * 10_000 <= 64 * 1024
 
 
 @every_search
-def test_a_call_reads_128_payloads_at_most_however_short_they_are(strict: Engine, search: Search) -> None:
+def test_a_call_reads_128_payloads_at_most_however_short_they_are(engine: Engine, search: Search) -> None:
     for n in range(400):
-        strict.send("c", f"m{n}")
-    strict.admin.zadd("{b0}:seen:c", {"left": strict.clock.now_ms})
-    outcome, calls = watched(strict, search, "left")
+        engine.send("c", f"m{n}")
+    engine.admin.zadd("{b0}:seen:c", {"left": engine.clock.now_ms})
+    outcome, calls = watched(engine, search, "left")
     assert outcome == MessageAbsent(known=True, batch_id=None)
     assert sum(calls) >= 400
     assert max(calls) == 128

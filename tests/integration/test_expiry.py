@@ -15,9 +15,9 @@ from tests.support.invariants import assert_nothing_expires
 
 
 @pytest.mark.case(29)
-def test_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
+def test_nothing_with_a_message_expires_in_any_state(engine: Engine) -> None:
     """Ask for the shortest time to live there is, since the server's own clock counts it."""
-    engine = strict
+
     engine.store = engine.another_store(SETTINGS._replace(seen_ms=1))
     engine.send("c", "m0", rules=Rules(adaptive=True))
     run_until_idle(engine, Bus())

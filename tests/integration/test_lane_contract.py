@@ -1,5 +1,6 @@
-"""What every lane must do, stated once and run on the Valkey lane (fakeredis, and the strict server) and the DynamoDB
-lane (moto). What only one lane does is tested where that lane is.
+"""What every lane must do, stated once and run on the Valkey lane (the strict server) and the DynamoDB lane (moto).
+
+What only one lane does is tested where that lane is.
 """
 
 from random import Random
@@ -27,15 +28,11 @@ FLUSH = RULES.timing._replace(flush_reason="flush")
 LONG_MS = 12_000
 
 
-@pytest.fixture(params=["valkey, strict", "valkey, fake", "dynamodb"])
+@pytest.fixture(params=["valkey", "dynamodb"])
 def running(request: pytest.FixtureRequest) -> RunningLane:
-    match request.param:
-        case "valkey, strict":
-            return RunningValkeyLane(request.getfixturevalue("strict"))
-        case "valkey, fake":
-            return RunningValkeyLane(request.getfixturevalue("fake"))
-        case _:
-            return RunningDynamoDbLane(request.getfixturevalue("window"))
+    if request.param == "valkey":
+        return RunningValkeyLane(request.getfixturevalue("engine"))
+    return RunningDynamoDbLane(request.getfixturevalue("window"))
 
 
 def send(running: RunningLane, *message_ids: str) -> o.MessageBuffered | o.MessageDuplicate:
@@ -92,10 +89,13 @@ def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
         assert not getattr(outcome, "start_id", False)
 
 
+@pytest.mark.case(26)
 def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_left(running: RunningLane) -> None:
     send(running, "m1")
+    due_at_ms = running.lane.peek_conversation(C).due_at_ms
+    running.clock.advance(500)
     assert isinstance(again := send(running, "m1"), o.MessageDuplicate)
-    assert (again.count, again.due_at_ms is None) == (1, False)
+    assert (again.count, again.due_at_ms) == (1, due_at_ms)
     running.pass_time(LONG_MS)
     assert send(running, "m1") == o.MessageDuplicate(None, 0)
     running.pass_time(LONG_MS)
@@ -203,6 +203,7 @@ def test_a_deleted_message_never_comes_out_and_none_of_its_deliveries_brings_it_
     assert batches_of(running) == [["m1", "m3"]]
 
 
+@pytest.mark.case(31)
 def test_a_buffer_whose_only_message_is_deleted_emits_nothing(running: RunningLane) -> None:
     send(running, "m1")
     assert running.lane.delete_message(C, "m1") == o.MessageDeleted()
@@ -251,6 +252,7 @@ def test_a_message_is_found_where_it_is(running: RunningLane) -> None:
     assert lane.find_message(C, "m1") == o.MessageAbsent(known=True, batch_id=batch_id, lane=running.name)
 
 
+@pytest.mark.case(31)
 def test_what_has_left_is_neither_edited_nor_deleted(running: RunningLane) -> None:
     for change in (lambda: edit(running, "m1"), lambda: running.lane.delete_message(C, "m1")):
         assert change() == o.MessageAbsent(known=False, batch_id=None, lane=running.name)
@@ -542,13 +544,43 @@ def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: Running
     assert batches_of(running) == [["m1", "m2"]]
 
 
-def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: RunningLane) -> None:
+@pytest.mark.case(32)
+def test_new_rules_move_a_buffer_in_both_directions(running: RunningLane) -> None:
+    first_at_ms = running.clock()
     send(running, "m1")
-    outcome = running.lane.retime_buffer(C, timing=RULES.timing)
-    assert isinstance(outcome, o.BufferRetimed | o.BufferUnmoved)
-    assert outcome.due_at_ms <= running.clock() + RULES.silence_ms
-    running.pass_time(LONG_MS)
+    slow = Rules(silence_ms=10_000, max_wait_ms=30_000).timing
+    assert running.lane.retime_buffer(C, timing=slow) == o.BufferRetimed(first_at_ms + 10_000, 1, "silenceMs")
+    running.pass_time(5_000)
+    assert batches_of(running) == []
+    assert running.lane.retime_buffer(C, timing=RULES.timing) == o.BufferRetimed(running.clock(), 1, "silenceMs")
+    running.pass_time(0)
     assert batches_of(running) == [["m1"]]
+
+
+@pytest.mark.case(36)
+@pytest.mark.promise("P4")
+def test_a_burst_across_any_number_of_looks_is_one_batch(running: RunningLane) -> None:
+    ids = [f"m{number}" for number in range(4)]
+    for message_id in ids:
+        assert send(running, message_id).due_at_ms == running.clock() + RULES.silence_ms
+        running.pass_time(1_500)
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [ids]
+    assert events_of(running)[0]["flushReason"] == "silence"
+
+
+@pytest.mark.case(7)
+@pytest.mark.promise("P4")
+def test_steady_writing_ends_with_the_longest_wait(running: RunningLane) -> None:
+    first_at_ms = running.clock()
+    for number in range(12):
+        send(running, f"m{number:02}")
+        running.pass_time(1_000)
+    (event,) = events_of(running)
+    assert (event["flushReason"], event["metadata"]["waitMs"]) == ("max_wait", RULES.max_wait_ms)
+    assert event["metadata"]["firstMessageAt"] == first_at_ms
+    assert len(event["messages"]) == 8
 
 
 def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(running: RunningLane) -> None:
@@ -683,6 +715,7 @@ def test_an_operator_sees_what_a_conversation_is_about(running: RunningLane) -> 
     assert batches_of(running) == [["m1"], ["m2"]]
 
 
+@pytest.mark.case(4)
 def test_a_batch_that_cannot_be_emitted_is_tried_again_under_its_id(running: RunningLane) -> None:
     running.bus.failures = [SendFailed("put event: Throttling")] * 2
     send(running, "m1")
@@ -723,7 +756,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
         steps.append(
             _Step(
                 rng.choice((1, 30, 300, 700, rng.randint(1, 3_000))),
-                rng.choice(("", "", "", "", "", "typing", "delete", *HOLD_DEEDS)),
+                rng.choice((*[""] * 7, "typing", "delete", "flush", "new rules", *HOLD_DEEDS)),
                 Timing(
                     silence_ms=silence_ms,
                     typing_ms=rng.choice((0, silence_ms + 700, silence_ms + 5_000)),
@@ -738,6 +771,27 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
             )
         )
     return steps
+
+
+def _do(running: RunningLane, step: _Step, number: int) -> None:
+    lane = running.lane
+    match step.deed:
+        case "typing":
+            lane.extend_wait(C, extend_ms=3_000, max_wait_ms=step.timing.max_wait_ms)
+        case "hold":
+            lane.hold_buffer(C, holder="people", cause="operator", hold_ms=2_000)
+        case "consumer holds":
+            lane.hold_buffer(C, holder="consumers", cause="crm", hold_ms=3_000)
+        case "resume":
+            lane.resume_buffer(C)
+        case "consumer resumes":
+            lane.resume_buffer(C, holder="consumers", cause="crm")
+        case "delete":
+            lane.delete_message(C, f"m{number - 1}")
+        case "flush":
+            lane.flush_buffer(C)
+        case "new rules":
+            lane.retime_buffer(C, timing=step.timing._replace(silence_ms=3_000, pressed_ms=None))
 
 
 @pytest.mark.promise("P4")
@@ -757,19 +811,7 @@ def test_both_lanes_compute_the_same_due_time_by_the_same_rule_after_each_messag
         seen = []
         for running in lanes:
             running.clock.advance(step.gap_ms)
-            match step.deed:
-                case "typing":
-                    running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=step.timing.max_wait_ms)
-                case "hold":
-                    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=2_000)
-                case "consumer holds":
-                    running.lane.hold_buffer(C, holder="consumers", cause="crm", hold_ms=3_000)
-                case "resume":
-                    running.lane.resume_buffer(C)
-                case "consumer resumes":
-                    running.lane.resume_buffer(C, holder="consumers", cause="crm")
-                case "delete":
-                    running.lane.delete_message(C, f"m{number - 1}")
+            _do(running, step, number)
             running.lane.buffer_message(C, f"m{number}", payload=payload(f"m{number}"), timing=step.timing)
             conversation = running.lane.peek_conversation(C)
             why = conversation.flush_reason, conversation.rule, conversation.applied_wait_ms

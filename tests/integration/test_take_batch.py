@@ -99,14 +99,14 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
     assert engine.claim() == []
 
 
-def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(strict: Engine) -> None:
-    strict.store = strict.another_store(SETTINGS._replace(max_batch_bytes=10_500))
-    strict.store.take_batch("c", "teaches the server its script")
+def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(engine: Engine) -> None:
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=10_500))
+    engine.store.take_batch("c", "teaches the server its script")
     for number in range(200):
-        strict.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
-    assert strict.claim() == ["c"]
-    with monitored(strict.admin) as watch:
-        taken = strict.store.take_batch("c", "t")
+        engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
+    assert engine.claim() == ["c"]
+    with monitored(engine.admin) as watch:
+        taken = engine.store.take_batch("c", "t")
     assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 9
     [commands] = watch.commands_of("take_batch", STRICT_SHEBANG)

@@ -313,7 +313,7 @@ def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
     assert (LimitsConfig().max_waiting_messages, SETTINGS.max_waiting_bytes) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("count", "is_apart"), [(10_000, True), (2_000, False)])
 def test_a_batch_of_ten_thousand_large_messages_holds_only_its_own_bodies(

@@ -21,8 +21,8 @@ SHOP, TENANT = "account:generic/shop", "tenant:default"
 
 
 @pytest.fixture
-def scene(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(engine, monkeypatch)
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
 
 
 def fragments(first: int, last: int, **fields: Any) -> list[dict[str, Any]]:
@@ -433,10 +433,10 @@ class SlowLane:
 
 
 def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = SlowLane(engine)
-    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 60_000, "maxWaitMs": 120_000})
+    lane = SlowLane(fake)
+    scene = Scene(fake, monkeypatch, lane=lane, stage_rules={"silenceMs": 60_000, "maxWaitMs": 120_000})
     reacted = [{**message(f"m{n}"), "reaction": "👍"} for n in range(1, 7)]
     for each in reacted:
         del each["text"]
@@ -460,11 +460,11 @@ def many_reactions(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("of_messages", [False, True])
 def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_has_ended(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, of_messages: bool
+    fake: Engine, monkeypatch: pytest.MonkeyPatch, of_messages: bool
 ) -> None:
     """Each delivery began again with the first change, so the webhook was never done, and others waited behind it."""
     wait = {"silenceMs": 900_000, "maxWaitMs": 900_000}
-    scene = Scene(engine, monkeypatch, lane=SlowLane(engine), stage_rules=wait)
+    scene = Scene(fake, monkeypatch, lane=SlowLane(fake), stage_rules=wait)
     body = fragments(0, 29) if of_messages else many_reactions(30)
     statuses: list[int] = []
     while 200 not in statuses and len(statuses) < 10:
@@ -477,16 +477,16 @@ def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_h
 
 
 def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = SlowLane(engine)
-    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 900_000, "maxWaitMs": 900_000})
+    lane = SlowLane(fake)
+    scene = Scene(fake, monkeypatch, lane=lane, stage_rules={"silenceMs": 900_000, "maxWaitMs": 900_000})
     scene.rules.write(TENANT, {"quota": {"messagesPerMinute": 2, "conversationsPerMinute": 2}})
     body = [*fragments(0, 19), *fragments(20, 30, tenant="other")]
     assert scene.post("generic", body)[0] == 503
     lane.call_ms = 0
     for _ in range(10):
-        engine.clock.advance(60_000)
+        fake.clock.advance(60_000)
         scene.post("generic", body)
     assert scene.post("generic", body)[0] == 200
     assert texts(scene) == [f"fragment {n}" for n in range(20)]
