@@ -1,7 +1,6 @@
 """An edit or a deletion changes a waiting message, and says which batch has any other."""
 
 from collections.abc import Callable
-from itertools import combinations_with_replacement
 
 import pytest
 
@@ -11,17 +10,14 @@ from message_buffer.lanes.outcomes import (
     MessageEdited,
     MessageWaiting,
 )
-from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     claim_and_take,
     ids_of,
-    take,
 )
 from tests.support.engine import SETTINGS, Engine, InterruptedSearch, monitored, payload
 from tests.support.outcomes import same
 from tests.support.states import (
-    State,
     waiting_behind_a_frozen_batch,
 )
 from tests.support.valkey_server import STRICT_SHEBANG
@@ -130,79 +126,9 @@ def test_a_call_reads_128_payloads_at_most_however_short_they_are(engine: Engine
 # -- and between two calls the conversation may move -----------------------------------------------
 
 
-def goes_out(engine: Engine) -> None:
-    """Take the batch that is due, or the one that is frozen, and complete it."""
-    engine.clock.advance(SETTINGS.token_ms)
-    engine.store.recover_expired(0)
-    if "c" in engine.claim():
-        take(engine, "c", "t9")
-        engine.store.complete_batch("c", "t9")
-
-
-def is_taken(engine: Engine) -> None:
-    """Let a batch of the four oldest be frozen, if none is."""
-    engine.clock.advance(30_000)
-    engine.claim()
-    engine.another_store(SETTINGS._replace(max_batch=4)).take_batch("c", "t1")
-
-
 def grows(engine: Engine) -> None:
     for n in range(3):
         engine.send("c", f"newer {engine.clock.advance(1)} {n}")
-
-
-def loses_its_oldest(engine: Engine) -> None:
-    for message_id in ids_of(engine.store.peek_conversation("c", limit=2).payloads):
-        engine.store.delete_message("c", message_id)
-
-
-def loses_its_newest(engine: Engine) -> None:
-    for message_id in ids_of(engine.store.peek_conversation("c", limit=64).payloads)[-2:]:
-        engine.store.delete_message("c", message_id)
-
-
-def is_cancelled(engine: Engine) -> None:
-    engine.store.cancel_buffer("c")
-
-
-MOVES = (goes_out, is_taken, grows, loses_its_oldest, loses_its_newest, is_cancelled)
-
-
-def truth(engine: Engine, message_id: str) -> str:
-    """Return where the message is, from the lists themselves."""
-    line = id_line(message_id)
-    for kind in ("msgs", "batch"):
-        if any(each.startswith(line) for each in engine.admin.lrange(f"{{b0}}:{kind}:c", 0, -1)):
-            return {"msgs": "MessageEdited", "batch": "MessageFrozen"}[kind]
-    return "MessageAbsent"
-
-
-@pytest.mark.case(31)
-@pytest.mark.parametrize("first", MOVES, ids=lambda move: move.__name__)
-@pytest.mark.parametrize("second", MOVES, ids=lambda move: move.__name__)
-@pytest.mark.parametrize("is_misled", [False, True], ids=["by the hint", "misled"])
-def test_a_conversation_that_moves_between_two_calls_hides_no_message(
-    fake: Engine, first: State, second: State, is_misled: bool
-) -> None:
-    """Six messages, each looked for, one payload a call; both moves happen after each possible pair of calls."""
-    for target in range(6):
-        for moment, later in combinations_with_replacement((1, 3, 5), 2):
-            fake.admin.flushall()
-            for n in range(6):
-                fake.clock.advance(1)
-                fake.send("c", f"m{n}")
-            happens = {later: lambda: second(fake), moment: lambda: first(fake)}
-            if moment == later:
-                happens = {moment: lambda: (first(fake), second(fake))}
-            store = fake.another_store(
-                SETTINGS._replace(search_bytes=1),
-                connection=InterruptedSearch(fake.client, happens, is_misled=is_misled),
-            )
-            outcome = store.edit_message("c", f"m{target}", payload=payload(f"m{target}", "edited"))
-            assert type(outcome).__name__ == truth(fake, f"m{target}"), (target, moment, later)
-            if isinstance(outcome, MessageEdited):
-                waiting = fake.admin.lrange("{b0}:msgs:c", 0, -1)
-                assert payload(f"m{target}", "edited") in waiting
 
 
 def test_a_search_ends_though_others_write_faster_than_it_looks(engine: Engine) -> None:

@@ -116,6 +116,16 @@ def test_the_time_out_of_the_pop_is_not_the_timer(wake: Wake, admin: Any, monkey
     assert wake.wait(1)
 
 
+def test_who_hangs_up_takes_nobody_elses_wake(wake: Wake, open_client: Callable[[], Client], admin: Any) -> None:
+    predecessor = Wake(open_client, 0)
+    open_line(predecessor)
+    assert blocked(admin) == 1
+    predecessor.close()
+    assert not wake.wait(0.05)
+    admin.lpush(KEY, 1)
+    assert wake.wait(1)
+
+
 def test_a_lost_line_costs_one_sleep_and_is_made_anew(wake: Wake, admin: Any) -> None:
     open_line(wake)
     admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

@@ -29,7 +29,7 @@ from message_buffer.events.emission import (
 )
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.json_object import to_json
-from message_buffer.lanes.outcomes import BatchTaken, Renewed, RunStale
+from message_buffer.lanes.outcomes import BatchTaken, Renewed
 from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
@@ -235,41 +235,8 @@ def test_a_long_run_renews_its_token(scene: Scene, monkeypatch: pytest.MonkeyPat
     assert scene.is_idle()
 
 
-def test_a_renewal_that_fails_is_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    renewed, failures = Event(), [StoreUnavailable("gone")]
-
-    def renew_token(_conversation: str, _token: str) -> Any:
-        if failures:
-            raise failures.pop()
-        renewed.set()
-        return RunStale()
-
-    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=200)
-    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
-    scene.bus.on_publish = lambda: assert_set(renewed)
-    scene.send("m1")
-    scene.run()
-    assert scene.telemetry.counts["StoreFailures"] == 1
-    assert scene.is_idle(), "no other run has taken the batch"
-
-
 def assert_set(event: Event) -> None:
     assert event.wait(timeout=30)
-
-
-def test_an_ordinary_run_renews_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    renewals: list[object] = []
-
-    def renew_token(*arguments: object) -> Any:
-        renewals.append(arguments)
-        return RunStale()
-
-    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=3_600_000)
-    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
-    scene.send("m1")
-    scene.run()
-    assert scene.ids() == [["m1"]]
-    assert renewals == []
 
 
 def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
@@ -651,11 +618,3 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     reference = {"bucket": "b", "key": key, "bytes": len(content.wire)} if oversize else None
     event = batch.event_of(CONVERSATION, taken, content, emitted_at_ms=4, reference=reference)
     VALIDATOR.validate(json.loads(to_json(event)))
-
-
-def test_no_message_text_is_logged(scene: Scene) -> None:
-    scene.bus.failures = [SendFailed("put event: Throttling"), RuntimeError("secret text")]
-    scene.send("m1", "secret text")
-    scene.run_until_idle()
-    assert scene.events()
-    assert "secret text" not in str(scene.telemetry.lines)

@@ -12,7 +12,6 @@ from message_buffer.lanes.valkey.scripts import (
     LUA_DIRECTORY,
     Script,
     load_script,
-    on_one_line,
     parse_script,
 )
 from message_buffer.lanes.valkey.store import Store
@@ -22,12 +21,6 @@ from tests.support.engine import SETTINGS
 
 NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000
-
-# One script, two intentions.
-
-# Below the header. The hot path does in one round trip what would otherwise take five.
-MAX_LINES = 60
-MAX_LINES_OF = {"buffer_message": 101, "claim_due": 74, "take_batch": 70}
 
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {
@@ -163,11 +156,6 @@ def test_the_words_of_the_header_are_the_words_the_code_answers(name: str) -> No
 
 
 @every_script
-def test_a_script_is_short_enough_to_be_read_at_once(name: str) -> None:
-    assert len(Source(name).body) <= MAX_LINES_OF.get(name, MAX_LINES)
-
-
-@every_script
 def test_only_includes_know_the_places_of_an_open_buffer(name: str) -> None:
     assert not re.search(r"\bsub\(buffer\b", "\n".join(Source(name).body))
 
@@ -199,71 +187,9 @@ def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
 
 
 INCLUDES = sorted(path.stem for path in (LUA_DIRECTORY / "include").glob("*.lua"))
-LUA_WORDS = {
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not", "or",
-    "return", "then", "true",
-}  # fmt: skip
-LIBRARY = {"redis", "string", "math", "ipairs", "tonumber", "unpack"}
+
 
 every_include = pytest.mark.parametrize("include", INCLUDES)
-
-
-class IncludeSource:
-    def __init__(self, name: str) -> None:
-        text = (LUA_DIRECTORY / "include" / f"{name}.lua").read_text("utf-8")
-        self.lines = text.splitlines()
-        self.code = on_one_line(text)
-        self.reads = self._named("Reads")
-        self.sets = self._named("Sets")
-        self.defines = self._named("Defines")
-
-    def _named(self, part: str) -> set[str]:
-        """The names that a line of the header lists; in `Sets` and `Defines` each is followed by what it is."""
-        found = [line.removeprefix(f"-- {part}") for line in self.lines if line.startswith(f"-- {part} ")]
-        if part == "Reads":
-            return set(re.findall(r"\w+", " ".join(found)))
-        return set(re.findall(r"(\w+)(?:\([\w, ]*\))?:", " ".join(found)))
-
-    @property
-    def free(self) -> set[str]:
-        """The names in its code that are neither its own nor Lua's."""
-        code = re.sub(r"'[^']*'", "", self.code)
-        named = set(re.findall(r"(?<![\w.])[a-z_]\w*", code))
-        own = re.findall(r"local function (\w+)", code)
-        for names in re.findall(r"(?:local(?! function)|for|function \w+\() ?([a-z_][\w, ]*)", code):
-            own += [name for name in re.findall(r"\w+", names.partition(" in ")[0]) if name not in LUA_WORDS]
-        return named - LUA_WORDS - LIBRARY - set(own)
-
-
-@every_include
-def test_an_include_names_what_it_takes_from_the_script_around_it(include: str) -> None:
-    source = IncludeSource(include)
-    assert source.free == source.reads | source.sets
-    assert set(re.findall(r"local function (\w+)", source.code)) == source.defines
-    assert source.sets or source.defines
-
-
-@every_script
-def test_a_script_knows_what_its_includes_read_before_they_read_it(name: str) -> None:
-    source = Source(name)
-    for include, at in source.includes.items():
-        before = "\n".join(source.lines[:at])
-        known = set(re.findall(r"\w+", " ".join(re.findall(r"\blocal ([\w, ]+)", before))))
-        assert IncludeSource(include).reads | IncludeSource(include).sets <= known
-
-
-@every_script
-def test_a_script_includes_the_functions_that_it_calls_and_no_other(name: str) -> None:
-    source = Source(name)
-    code = "\n".join(line for n, line in enumerate(source.lines) if n not in source.includes.values())
-    for include in INCLUDES:
-        called = {function for function in IncludeSource(include).defines if re.search(rf"\b{function}\(", code)}
-        assert called == (source.wanted(include) if include in source.includes else set())
-
-
-@every_include
-def test_every_include_is_included(include: str) -> None:
-    assert [name for name in NAMES if include in Source(name).includes]
 
 
 @every_script
