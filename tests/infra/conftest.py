@@ -1,7 +1,10 @@
 """Synthesizes every stage once; needs neither network nor credentials."""
 
+import fcntl
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,18 @@ from aws_cdk.assertions import Template
 from infra.composition import compose
 
 ROOT = Path(__file__).parents[2]
+# Templates are made from these, and from the stand-in of the layer below.
+MADE_FROM = (
+    "app.py",
+    "cdk.json",
+    "requirements.txt",
+    "infra",
+    "lambdas",
+    "lua",
+    "message_buffer",
+    "tests/infra/conftest.py",
+)
+KEPT = ROOT / ".build" / "templates"
 
 
 @pytest.fixture(scope="session")
@@ -85,15 +100,39 @@ def stacks_of(composed: Callable[..., cdk.App]) -> Callable[..., list[cdk.Stack]
 
 
 @pytest.fixture(scope="session")
-def synthesize(stacks_of: Callable[..., list[cdk.Stack]]) -> Callable[..., Mapping[str, Template]]:
-    """Return the templates of a stage by the last word of their stack's name."""
+def kept() -> Path:
+    """Return the folder of the templates that were made from the files as they are now."""
+    digest = hashlib.sha256()
+    for path in sorted(each for name in MADE_FROM for each in (ROOT / name, *(ROOT / name).rglob("*"))):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(f"{path}\n".encode() + path.read_bytes())
+    folder = KEPT / digest.hexdigest()[:16]
+    if not folder.exists():
+        shutil.rmtree(KEPT, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def synthesize(stacks_of: Callable[..., list[cdk.Stack]], kept: Path) -> Callable[..., Mapping[str, Template]]:
+    """Return the templates of a stage by the last word of their stack's name. One worker synthesizes them for all."""
     made: dict[str, Mapping[str, Template]] = {}
 
     def synthesized(stage: str, **overrides: Any) -> Mapping[str, Template]:
         key = f"{stage} {overrides}"
         if key not in made:
-            stacks = stacks_of(stage, **overrides)
-            made[key] = {stack.stack_name.split("-")[-1]: Template.from_stack(stack) for stack in stacks}
+            file = kept / hashlib.sha256(key.encode()).hexdigest()[:16]
+            with file.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not file.exists():
+                    templates = {
+                        stack.stack_name.split("-")[-1]: Template.from_stack(stack).to_json()
+                        for stack in stacks_of(stage, **overrides)
+                    }
+                    file.with_suffix(".new").write_text(json.dumps(templates))
+                    file.with_suffix(".new").rename(file)
+            found = json.loads(file.read_text())
+            made[key] = {name: Template.from_string(json.dumps(each)) for name, each in found.items()}
         return made[key]
 
     return synthesized

@@ -1,7 +1,5 @@
 """Processors and conversation processors die at every step; the watchdog and their successors bring the rest out."""
 
-from collections.abc import Callable
-
 import pytest
 
 from message_buffer.lanes.outcomes import (
@@ -12,7 +10,6 @@ from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
     emit_due,
-    run_until_idle,
     take,
 )
 from tests.support.engine import SETTINGS, Engine
@@ -63,31 +60,4 @@ def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
         if recovered.start_id or not same(engine.store.renew_lease(0, engine.processor), LeaseLost()):
             emit_due(engine, bus)
         assert engine.clock.now_ms <= crashed_ms + SETTINGS.lease_ms + LONGEST_CLAIM_MS + WATCHDOG_PASS_MS
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(12)
-@pytest.mark.parametrize("calls", range(1, 13))
-def test_there_is_no_moment_in_which_a_message_has_no_schedule(engine: Engine, calls: int) -> None:
-    """Cut a whole life off after each of its calls: the keys hold, and the watchdog and new processors finish."""
-    bus = Bus()
-    life: list[Callable[[], object]] = [
-        lambda: engine.send("c", "m1"),
-        lambda: engine.send("c", "m2"),
-        lambda: engine.clock.advance(3000),
-        engine.claim,
-        lambda: engine.store.take_batch("c", "t1"),
-        lambda: engine.send("c", "m3"),
-        lambda: engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 100),
-        lambda: engine.clock.advance(100),
-        engine.claim,
-        lambda: engine.store.take_batch("c", "t2"),
-        lambda: bus.emit(engine, "c", take(engine, "c", "t2")),
-        lambda: engine.store.complete_batch("c", "t2"),
-    ]
-    for step in life[:calls]:
-        step()
-        assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.ids("c") == [message_id for at, message_id in ((1, "m1"), (2, "m2"), (6, "m3")) if at <= calls]
     assert_nothing_left_behind(engine)

@@ -269,6 +269,7 @@ def test_what_has_left_is_neither_edited_nor_deleted(running: RunningLane) -> No
 # -- what control words, typing events and operators do -------------------------------------------------------------
 
 
+@pytest.mark.case(23)
 def test_a_cancel_drops_what_waits_and_its_repeat_drops_nothing_newer(running: RunningLane) -> None:
     send(running, "m1", "m2")
     cancelled = running.lane.cancel_buffer(C, cancel_id="stop-1")

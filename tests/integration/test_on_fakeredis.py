@@ -1,7 +1,6 @@
 """Every script and the lease, without a server: what `pytest tests/unit tests/integration -k fake` runs.
 
-Fakeredis does not detect the mistakes that would hurt most (test_server_differences.py), so the strict server judges
-all other tests of the scripts.
+Fakeredis does not detect the mistakes that would hurt most, so the strict server judges all other tests of the scripts.
 """
 
 import pytest

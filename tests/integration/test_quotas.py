@@ -10,7 +10,7 @@ from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import claim_and_take, ids_of
 from tests.support.engine import SETTINGS, Engine, payload
-from tests.support.invariants import assert_invariants, assert_nothing_left_behind
+from tests.support.invariants import assert_invariants
 
 TIMING = Rules().timing
 LARGE = 60_000
@@ -100,18 +100,6 @@ def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(e
         fitted += isinstance(sender.send(account), MessageBuffered)
     assert fitted == 11 * LOOK_EVERY
     assert sender.fits(account, 5, new_conversations=True) == 5
-
-
-def test_messages_that_are_deleted_again_are_charged_like_those_that_wait(engine: Engine, sender: Sender) -> None:
-    account = Charge(
-        (("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000)),)
-    )
-    sender.send(account)
-    fitted = 1
-    for n in range(200):
-        fitted += isinstance(sender.send(account, message_id=f"deleted-{n}"), MessageBuffered)
-        engine.store.delete_message("c", f"deleted-{n}")
-    assert fitted == 11 * LOOK_EVERY
 
 
 def test_what_was_spent_is_forgotten_within_the_hour(engine: Engine, sender: Sender) -> None:
@@ -266,12 +254,3 @@ def test_a_long_id_is_remembered_by_a_short_name(engine: Engine, sender: Sender)
     assert len(kept) < MAX_REMEMBERED_ID_BYTES
     assert isinstance(sender.send(None, message_id=LONG), MessageDuplicate)
     assert isinstance(sender.send(None, message_id=LONG + "y"), MessageBuffered)
-
-
-def test_long_ids_can_be_edited_deleted_and_found(engine: Engine, sender: Sender) -> None:
-    sender.send(None, message_id=LONG)
-    engine.store.edit_message("c", LONG, payload=payload(LONG, "edited"))
-    assert engine.store.peek_conversation("c", limit=1).payloads == [payload(LONG, "edited")]
-    engine.store.delete_message("c", LONG)
-    assert isinstance(sender.send(None, message_id=LONG), MessageDuplicate)
-    assert_nothing_left_behind(engine)

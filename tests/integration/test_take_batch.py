@@ -1,14 +1,11 @@
 """A take freezes the batch: one conversation processor at a time has it, and its id and content never change."""
 
-from collections.abc import Callable
-
 import pytest
 
 from message_buffer.lanes.outcomes import (
     BatchBusy,
     BatchCompleted,
     BatchTaken,
-    MessageBuffered,
     RunStale,
 )
 from message_buffer.rules.rules_and_defaults import Rules
@@ -16,10 +13,8 @@ from tests.support.emission import (
     Bus,
     claim_and_take,
     run_until_idle,
-    take,
 )
 from tests.support.engine import SETTINGS, Engine, monitored
-from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 from tests.support.valkey_server import STRICT_SHEBANG
 
@@ -44,32 +39,6 @@ def test_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitte
     assert isinstance(engine.store.complete_batch("c", "fast"), BatchCompleted)
     run_until_idle(engine, bus)
     assert bus.batches("c") == [["m1"], ["m2"]]
-
-
-@pytest.mark.case(17)
-@pytest.mark.parametrize("at", range(7))
-def test_a_message_at_any_instant_of_processing_is_in_this_batch_or_the_next(engine: Engine, at: int) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    engine.work()
-    steps: list[Callable[[], object]] = [
-        engine.claim,
-        lambda: engine.store.take_batch("c", "t1"),
-        lambda: engine.store.take_batch("c", "t1"),
-        lambda: bus.emit(engine, "c", take(engine, "c", "t1")),
-        lambda: engine.store.complete_batch("c", "t1"),
-        lambda: engine.store.complete_batch("c", "t1"),
-    ]
-    for n, step in enumerate(steps):
-        if n == at:
-            assert isinstance(engine.send("c", "m2"), MessageBuffered)
-        step()
-    if at == len(steps):
-        assert isinstance(engine.send("c", "m2"), MessageBuffered)
-    assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.batches("c") == ([["m1", "m2"]] if at <= 1 else [["m1"], ["m2"]])
 
 
 def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:

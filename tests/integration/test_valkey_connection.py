@@ -12,12 +12,10 @@ from message_buffer.errors import InvalidInput, StoreSignInRefused, StoreUnavail
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.patience import DialPatience
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
-from tests.support.bad_servers import black_hole, hanging_up
-from tests.support.emission import Bus, run_until_idle
+from tests.support.bad_servers import black_hole
 from tests.support.engine import SETTINGS, Engine, accepted, payload
 from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServer, free_port
@@ -56,14 +54,6 @@ def refused(store: Store) -> Callable[[], object]:
 
 def test_a_refused_connection_is_an_unavailable_store() -> None:
     within(5, refused(store_at(free_port())))
-
-
-@pytest.mark.parametrize("attempts", [1, 2, 5])
-def test_a_server_that_hangs_up_is_tried_as_often_as_said(attempts: int) -> None:
-    with hanging_up() as server:
-        # Without a sign-in the client library would notice only when the line is used, and connect once more.
-        refused(store_at(server.port, attempts=attempts, user="app:p@"))()
-        assert server.connections == attempts
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -116,31 +106,6 @@ def test_a_killed_server_is_unavailable_and_used_again_once_it_is_back(
     assert isinstance(send(store), MessageBuffered), "no connection, no script, no data: it begins again"
     assert isinstance(send(store), MessageDuplicate)
     store._connection.close()
-
-
-# -- forgetful -------------------------------------------------------------------------------------
-
-
-def test_a_server_that_forgot_its_scripts_is_taught_them_again(unwatched: Engine) -> None:
-    bus = Bus()
-    for n in range(3):
-        unwatched.admin.script_flush()
-        unwatched.send("c", f"m{n}")
-    unwatched.admin.script_flush()
-    run_until_idle(unwatched, bus)
-    assert bus.ids("c") == ["m0", "m1", "m2"]
-    shas = [load_script(path.stem, shebang=STRICT_SHEBANG).sha for path in LUA_DIRECTORY.glob("*.lua")]
-    assert sum(unwatched.admin.script_exists(*shas)) >= 5
-
-
-def test_a_script_is_sent_once_and_named_by_its_hash_from_then_on(unwatched: Engine) -> None:
-    unwatched.admin.script_flush()
-    unwatched.admin.config_resetstat()
-    for n in range(10):
-        unwatched.send("c", f"m{n}")
-    calls = unwatched.admin.info("commandstats")
-    assert calls["cmdstat_eval"]["calls"] == 1
-    assert calls["cmdstat_evalsha"]["calls"] == 10
 
 
 # -- not ours --------------------------------------------------------------------------------------
