@@ -17,9 +17,7 @@ from tests.support.emission import (
 )
 from tests.support.engine import SETTINGS, Engine, InterruptedSearch, monitored, payload
 from tests.support.outcomes import same
-from tests.support.states import (
-    waiting_behind_a_frozen_batch,
-)
+from tests.support.scenes import taken_and_more
 from tests.support.valkey_server import STRICT_SHEBANG
 
 
@@ -88,7 +86,7 @@ every_search = pytest.mark.parametrize("search", [edit, delete, find], ids=lambd
 
 @every_search
 def test_for_an_unknown_message_no_payload_is_read(engine: Engine, search: Search) -> None:
-    waiting_behind_a_frozen_batch(engine)
+    taken_and_more(engine)
     assert watched(engine, search, "never") == (MessageAbsent(known=False, batch_id=None), [0])
 
 
