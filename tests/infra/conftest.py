@@ -100,7 +100,7 @@ def stacks_of(composed: Callable[..., cdk.App]) -> Callable[..., list[cdk.Stack]
 
 
 @pytest.fixture(scope="session")
-def kept() -> Path:
+def templates_folder() -> Path:
     """Return the folder of the templates that were made from the files as they are now."""
     digest = hashlib.sha256()
     for path in sorted(each for name in MADE_FROM for each in (ROOT / name, *(ROOT / name).rglob("*"))):
@@ -114,14 +114,16 @@ def kept() -> Path:
 
 
 @pytest.fixture(scope="session")
-def synthesize(stacks_of: Callable[..., list[cdk.Stack]], kept: Path) -> Callable[..., Mapping[str, Template]]:
+def synthesize(
+    stacks_of: Callable[..., list[cdk.Stack]], templates_folder: Path
+) -> Callable[..., Mapping[str, Template]]:
     """Return the templates of a stage by the last word of their stack's name. One worker synthesizes them for all."""
     made: dict[str, Mapping[str, Template]] = {}
 
     def synthesized(stage: str, **overrides: Any) -> Mapping[str, Template]:
         key = f"{stage} {overrides}"
         if key not in made:
-            file = kept / hashlib.sha256(key.encode()).hexdigest()[:16]
+            file = templates_folder / hashlib.sha256(key.encode()).hexdigest()[:16]
             with file.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not file.exists():

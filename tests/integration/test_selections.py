@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import CHECKED
+
 ROOT = Path(__file__).parents[2]
 ALONE = ["tests/browser", "tests/chaos/test_many_processes.py"]
 BESIDE_STAGES = ["-n", "$((2", "+", "2))", "--dist", "loadgroup", *(f"--ignore={each}" for each in ALONE)]
@@ -25,6 +27,10 @@ def test_make_check_runs_all_but_the_nightly_tests_and_make_nightly_runs_all() -
     assert pytest_arguments("check") == [[*BESIDE_STAGES, "-m", "not nightly"], ALONE]
     (arguments,) = pytest_arguments("nightly")
     assert not {"-m", "-k"} & set(arguments)
+
+
+def test_the_files_that_make_test_leaves_out_are_there() -> None:
+    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= CHECKED
 
 
 def test_only_tests_on_the_stage_are_smoke_tests(request: pytest.FixtureRequest) -> None:
