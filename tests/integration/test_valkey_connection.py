@@ -23,9 +23,9 @@ from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServ
 TIMING = Rules().timing
 
 
-def store_at(port: int, *, attempts: int = 2, user: str = "") -> Store:
+def store_at(port: int, *, attempts: int = 2, user: str = "", timeout_ms: int = 5_000) -> Store:
     url = f"valkey://{user}127.0.0.1:{port}"
-    settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
+    settings = ConnectionSettings(url, connect_timeout_ms=timeout_ms, answer_timeout_ms=timeout_ms)
     connection = Connection(lambda: connect(settings), attempts, patience=DialPatience(settings.connect_timeout_ms))
     return Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
 
@@ -59,7 +59,7 @@ def test_a_refused_connection_is_an_unavailable_store() -> None:
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_a_server_that_never_answers_is_left_after_the_time_of_one_dial(attempts: int) -> None:
     with black_hole() as server:
-        within(0.15 + 2, refused(store_at(server.port, attempts=attempts)))
+        within(0.15 + 2, refused(store_at(server.port, attempts=attempts, timeout_ms=150)))
         assert 1 <= server.connections <= 2, "the call has no time left for another dial"
 
 
