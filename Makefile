@@ -86,35 +86,31 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m tools.local demo $(IN_LANE) $(ARGS)
 
-# Tests on the same stage run one after the other, because they send it real traffic. They mostly wait, so two stages at
-# a time leave the machine half idle. The names of the stages are the tests' xdist groups.
-ON_STAGES := tests/e2e tests/chaos
 # These tests run after all others: they keep a browser busy, or use every core for seconds.
 ALONE := tests/browser tests/chaos/test_many_processes.py
-ENGINE_TESTS = $(PYTEST) $(addprefix --ignore=,$(ON_STAGES) tests/browser)
-STAGE_TESTS = $(BIN)/python -m pytest -n 2 --dist loadgroup $(ON_STAGES) $(addprefix --ignore=,$(ALONE))
+# Tests on the same stage run one after the other, because they send it real traffic: the names of the stages are their
+# xdist groups. They mostly wait, so two more workers than cores run them beside the others.
+BESIDE_STAGES = $(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist loadgroup $(addprefix --ignore=,$(ALONE))
 LONE_TESTS = $(BIN)/python -m pytest $(ALONE)
 
-test: $(READY) ## the tests for every change, about six minutes: all but `make chaos`, or those that PYTEST_ARGS names
+test: $(READY) ## the tests for every change, about three minutes, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@$(ENGINE_TESTS)
-	@$(STAGE_TESTS) -m smoke
+	@$(BESIDE_STAGES) -m "smoke or not (stage or check or nightly)"
 else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: $(READY) ## the other tests on the local stage, about 11 minutes: kills, outages, every command, the console in a browser
-	@$(STAGE_TESTS) -m "not smoke"
+chaos: $(READY) ## the other tests on the local stage: kills, outages, every command, the console in a browser
+	@$(BESIDE_STAGES) -m "stage and not (smoke or nightly)"
 	@$(LONE_TESTS)
 
 # The functions of the local stage run in the emulator's environment, which has no coverage: its tests are left out.
 coverage: $(READY) ## branch coverage of functions and command line, by the tests that need no local stage
-	@$(ENGINE_TESTS) --cov --cov-report= -q
+	@$(PYTEST) -m "not (stage or nightly)" --ignore=tests/browser --cov --cov-report= -q
 	@$(BIN)/python -m coverage json -q -o - | $(BIN)/python -m tests.support.coverage_table
 
-check: format-check lint types imports ## everything CI checks: format, lint, types, import rules, all tests
-	@$(ENGINE_TESTS)
-	@$(STAGE_TESTS)
+check: format-check lint types imports ## everything CI checks: format, lint, types, import rules, all tests but the nightly ones
+	@HYPOTHESIS_PROFILE=check $(BESIDE_STAGES) -m "not nightly"
 	@$(LONE_TESTS)
 
 format-check: $(READY) ## is everything formatted?
@@ -138,7 +134,7 @@ format: $(READY) ## format, and fix what ruff can fix
 	@$(BIN)/python -m ruff check --quiet --fix-only .
 	@$(BIN)/python -m ruff format .
 
-nightly: $(READY) ## all tests, with many more examples for the property tests, then bench-quick
+nightly: $(READY) ## all tests, with planted bugs and many more examples for the property tests, then bench-quick
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 	@$(MAKE) bench-quick
 

@@ -16,10 +16,21 @@ from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeySer
 from tests.support.window import WindowScene, dynamodb, make_message_table
 
 # The same examples are drawn each time, so a red test is due to the change. The nightly run draws new ones.
-hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, database=None)
+for name, examples in (("test", 50), ("check", 200)):
+    hypothesis.settings.register_profile(name, max_examples=examples, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "test")
 hypothesis.settings.load_profile(PROFILE)
+
+# Their tests need a stage. `make test` runs only those that are marked `smoke`.
+ON_A_STAGE = {"e2e", "chaos"}
+# A change seldom breaks what these files test, so only `make check` runs them.
+CHECKED = {
+    "test_bench_document", "test_bench_figures", "test_bench_model", "test_bench_quick", "test_bench_workload",
+    "test_cases", "test_crash_loops", "test_documents", "test_import_budget", "test_layer", "test_nag_and_lint",
+    "test_numbers", "test_provisioned_instances", "test_references", "test_security_document",
+    "test_sending_document", "test_source_rules", "test_table_service", "test_transitions",
+}  # fmt: skip
 
 WHAT_NIGHTLY_FINDS = (
     "These examples were drawn at random, and the next run draws others. What a property test found tonight becomes an"
@@ -33,9 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Add the markers of tests/CASES.md, so that `-m case_16` and `-m p6` select tests."""
+    """Add the markers of tests/CASES.md, so that `-m case_16` selects tests, and those by which make chooses."""
     for name in numbered(item.iter_markers()):
         item.add_marker(name)
+    if item.path.parent.name in ON_A_STAGE:
+        item.add_marker("stage")
+    if item.path.stem in CHECKED:
+        item.add_marker("check")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -77,7 +92,7 @@ def unwatched(valkey: ValkeyServer) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def strict(unwatched: Engine) -> Iterator[Engine]:
+def engine(unwatched: Engine) -> Iterator[Engine]:
     """Yield the engine on the strict cluster, and fail if a script touched a key that it did not declare."""
     with monitored(unwatched.admin) as watch:
         yield unwatched
@@ -90,13 +105,6 @@ def fake() -> Iterator[Engine]:
     client = FakeStrictRedis(server=FakeServer())
     yield Engine(client, client)
     client.close()
-
-
-@pytest.fixture(params=["strict", "fake"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    """Return the engine on each of both servers, for the behavioural tests."""
-    found: Engine = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.fixture(scope="session")

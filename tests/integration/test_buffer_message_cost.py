@@ -41,48 +41,48 @@ def with_a_processor(engine: Engine) -> None:
     assert engine.claim() == []
 
 
-def test_an_ordinary_message_is_one_round_trip_and_at_most_six_calls(strict: Engine) -> None:
-    with_a_processor(strict)
-    strict.send("customer-1", "m1")
+def test_an_ordinary_message_is_one_round_trip_and_at_most_six_calls(engine: Engine) -> None:
+    with_a_processor(engine)
+    engine.send("customer-1", "m1")
     for number in range(2, 6):
-        strict.clock.advance(300)
-        assert redis_calls(strict, f"m{number}") == ORDINARY_CALLS <= PROMISED_CALLS
+        engine.clock.advance(300)
+        assert redis_calls(engine, f"m{number}") == ORDINARY_CALLS <= PROMISED_CALLS
 
 
-def test_a_first_message_also_schedules(strict: Engine) -> None:
-    with_a_processor(strict)
-    assert redis_calls(strict, "m1") == FIRST_CALLS
+def test_a_first_message_also_schedules(engine: Engine) -> None:
+    with_a_processor(engine)
+    assert redis_calls(engine, "m1") == FIRST_CALLS
 
 
-def test_a_duplicate_is_cheaper_than_a_message(strict: Engine) -> None:
-    with_a_processor(strict)
-    strict.send("customer-1", "m1")
-    assert redis_calls(strict, "m1") == DUPLICATE_CALLS
+def test_a_duplicate_is_cheaper_than_a_message(engine: Engine) -> None:
+    with_a_processor(engine)
+    engine.send("customer-1", "m1")
+    assert redis_calls(engine, "m1") == DUPLICATE_CALLS
 
 
 def test_a_message_that_ends_the_wait_brings_the_time_forward_and_wakes_the_processor_once(
-    strict: Engine,
+    engine: Engine,
 ) -> None:
-    with_a_processor(strict)
+    with_a_processor(engine)
     two_are_enough = Rules(max_messages=2)
-    strict.send("customer-1", "m1")
-    assert redis_calls(strict, "m2", rules=two_are_enough) == ENDING_CALLS + WAKING_CALLS
-    strict.store.cancel_buffer("customer-1")
-    strict.send("customer-1", "m3")
-    assert redis_calls(strict, "m4", rules=two_are_enough) == ENDING_CALLS
+    engine.send("customer-1", "m1")
+    assert redis_calls(engine, "m2", rules=two_are_enough) == ENDING_CALLS + WAKING_CALLS
+    engine.store.cancel_buffer("customer-1")
+    engine.send("customer-1", "m3")
+    assert redis_calls(engine, "m4", rules=two_are_enough) == ENDING_CALLS
 
 
-def test_the_adaptive_wait_writes_the_authors_rhythm(strict: Engine) -> None:
-    with_a_processor(strict)
+def test_the_adaptive_wait_writes_the_authors_rhythm(engine: Engine) -> None:
+    with_a_processor(engine)
     adaptive = Rules(adaptive=True)
-    strict.send("customer-1", "m1", rules=adaptive)
-    strict.clock.advance(300)
-    assert redis_calls(strict, "m2", rules=adaptive) == ORDINARY_CALLS + ADAPTIVE_CALLS
+    engine.send("customer-1", "m1", rules=adaptive)
+    engine.clock.advance(300)
+    assert redis_calls(engine, "m2", rules=adaptive) == ORDINARY_CALLS + ADAPTIVE_CALLS
 
 
-def test_without_a_processor_a_message_reserves_its_start_once(strict: Engine) -> None:
-    with_a_processor(strict)
-    strict.clock.advance(strict.store.settings.lease_ms)
-    assert redis_calls(strict, "m1") == FIRST_CALLS + STARTING_CALLS
-    strict.clock.advance(300)
-    assert redis_calls(strict, "m2") <= PROMISED_CALLS
+def test_without_a_processor_a_message_reserves_its_start_once(engine: Engine) -> None:
+    with_a_processor(engine)
+    engine.clock.advance(engine.store.settings.lease_ms)
+    assert redis_calls(engine, "m1") == FIRST_CALLS + STARTING_CALLS
+    engine.clock.advance(300)
+    assert redis_calls(engine, "m2") <= PROMISED_CALLS

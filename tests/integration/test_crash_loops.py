@@ -138,9 +138,9 @@ class World:
     "crashing", [("processor",), ("conversation_processor",), ("processor", "conversation_processor")], ids="+".join
 )
 def test_a_deployment_whose_starts_all_crash_makes_no_dead_letter_and_starts_no_more_than_the_slots(
-    strict: Engine, crashing: tuple[str, ...]
+    engine: Engine, crashing: tuple[str, ...]
 ) -> None:
-    world = World(strict, crashing=set(crashing), conversations=5_000)
+    world = World(engine, crashing=set(crashing), conversations=5_000)
     world.run_for(BAD_MS)
     if "processor" in crashing:
         assert 10 < len(world.starts["processor"]) <= BAD_MS // SETTINGS.start_ms + 1
@@ -155,9 +155,9 @@ def test_a_deployment_whose_starts_all_crash_makes_no_dead_letter_and_starts_no_
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("conversations", [1, 1_000])
 def test_a_deployment_whose_runs_crash_after_the_take_leaves_each_batch_an_attempt(
-    strict: Engine, conversations: int
+    engine: Engine, conversations: int
 ) -> None:
-    world = World(strict, crashing={"after the take"}, conversations=conversations)
+    world = World(engine, crashing={"after the take"}, conversations=conversations)
     world.run_for(BAD_MS)
     assert 2 < max(world.attempts) < MAX_ATTEMPTS
     assert world.most_starts_within(SETTINGS.token_ms) <= SLOTS

@@ -1,20 +1,15 @@
 """Processors and conversation processors die at every step; the watchdog and their successors bring the rest out."""
 
-from collections.abc import Callable
-
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    ConversationsClaimed,
     LeaseLost,
 )
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
-    claim_and_take,
     emit_due,
-    run_until_idle,
     take,
 )
 from tests.support.engine import SETTINGS, Engine
@@ -25,22 +20,6 @@ RULES = Rules()
 
 
 LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.token_ms
-
-
-@pytest.mark.case(5)
-@pytest.mark.parametrize("reached_the_bus", [False, True])
-def test_a_crash_between_take_and_the_answer_brings_the_same_batch_again(engine: Engine, reached_the_bus: bool) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    first = claim_and_take(engine, "c")
-    if reached_the_bus:
-        bus.emit(engine, "c", first)
-    engine.send("c", "m2")
-    run_until_idle(engine, bus)
-    again = [event for event in bus.events if event.batch_id == first.batch_id][-1]
-    assert (again.ids, again.attempt) == (["m1"], 2)
-    assert bus.ids("c") == ["m1", "m2"]
 
 
 # The number of steps before the processor or its conversation processor dies: none, claim, take, emit.
@@ -81,54 +60,4 @@ def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
         if recovered.start_id or not same(engine.store.renew_lease(0, engine.processor), LeaseLost()):
             emit_due(engine, bus)
         assert engine.clock.now_ms <= crashed_ms + SETTINGS.lease_ms + LONGEST_CLAIM_MS + WATCHDOG_PASS_MS
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(6)
-def test_when_every_processor_dies_the_bound_is_max_wait_lease_and_a_pass(
-    engine: Engine,
-) -> None:
-    bus, conversations = Bus(), [f"c{n}" for n in range(20)]
-    for conversation in conversations:
-        engine.send(conversation, "m1")
-    sent_ms = engine.clock.now_ms
-    engine.clock.advance(RULES.silence_ms)
-    engine.work()
-    claimed = engine.store.claim_due(0, engine.processor, limit=7)
-    assert isinstance(claimed, ConversationsClaimed)
-    assert len(claimed.conversations) == 7
-
-    bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.lease_ms + WATCHDOG_PASS_MS
-    engine.processor = "lease-2"
-    while len(bus.events) < len(conversations):
-        engine.clock.advance(WATCHDOG_PASS_MS)
-        if engine.store.recover_expired(0).start_id:
-            emit_due(engine, bus)
-    assert engine.clock.now_ms <= bound_ms
-
-
-@pytest.mark.case(12)
-@pytest.mark.parametrize("calls", range(1, 13))
-def test_there_is_no_moment_in_which_a_message_has_no_schedule(engine: Engine, calls: int) -> None:
-    """Cut a whole life off after each of its calls: the keys hold, and the watchdog and new processors finish."""
-    bus = Bus()
-    life: list[Callable[[], object]] = [
-        lambda: engine.send("c", "m1"),
-        lambda: engine.send("c", "m2"),
-        lambda: engine.clock.advance(3000),
-        engine.claim,
-        lambda: engine.store.take_batch("c", "t1"),
-        lambda: engine.send("c", "m3"),
-        lambda: engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 100),
-        lambda: engine.clock.advance(100),
-        engine.claim,
-        lambda: engine.store.take_batch("c", "t2"),
-        lambda: bus.emit(engine, "c", take(engine, "c", "t2")),
-        lambda: engine.store.complete_batch("c", "t2"),
-    ]
-    for step in life[:calls]:
-        step()
-        assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.ids("c") == [message_id for at, message_id in ((1, "m1"), (2, "m2"), (6, "m3")) if at <= calls]
     assert_nothing_left_behind(engine)

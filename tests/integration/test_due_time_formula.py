@@ -150,6 +150,7 @@ def first_failing(engine: Engine, formula: ModuleType) -> int | None:
     return None
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("planted", DIFFERENCES, ids=lambda planted: f"{planted.where}: {planted.title}")
 def test_a_planted_difference_is_found(planted: Planted, unwatched: Engine, tmp_path: Path) -> None:

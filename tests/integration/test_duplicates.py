@@ -1,19 +1,13 @@
 """A message id is buffered once, and remembered as long as promised."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-
 import pytest
 
 from message_buffer.lanes.outcomes import (
     MessageBuffered,
     MessageDuplicate,
 )
-from message_buffer.rules.rules_and_defaults import Rules
-from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
-from tests.support.engine import SETTINGS, Engine, accepted
-
-DEFAULT = Rules()
+from tests.support.emission import Bus, run_until_idle
+from tests.support.engine import SETTINGS, Engine
 
 
 def test_ids_of_messages_that_wait_behind_a_stuck_batch_are_kept(engine: Engine) -> None:
@@ -37,50 +31,6 @@ def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: 
     engine.store.complete_batch("c", "t1")
     assert isinstance(engine.send("c", "new"), MessageDuplicate)
     assert isinstance(engine.send("c", "old"), MessageBuffered)
-
-
-@pytest.mark.case(25)
-def test_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engine) -> None:
-    line = Barrier(50)
-
-    def deliver(n: int) -> MessageBuffered | MessageDuplicate:
-        store = engine.another_store()
-        line.wait(timeout=30)
-        return accepted(store.buffer_message("c", "wamid.1", payload=b'"wamid.1"\n{}', timing=DEFAULT.timing))
-
-    with ThreadPoolExecutor(50) as pool:
-        outcomes = list(pool.map(deliver, range(50)))
-    assert [type(outcome) for outcome in outcomes].count(MessageBuffered) == 1
-    assert [type(outcome) for outcome in outcomes].count(MessageDuplicate) == 49
-    assert sum(outcome.start_id is not None for outcome in outcomes) == 1
-    engine.clock.advance(DEFAULT.silence_ms)
-    assert ids_of(claim_and_take(engine, "c").payloads) == ["wamid.1"]
-
-
-@pytest.mark.case(26)
-def test_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
-    engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey")
-    engine.clock.advance(700)
-    again = engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey, in other words")
-    assert isinstance(again, MessageDuplicate)
-    assert again.count == 1
-
-
-@pytest.mark.case(27)
-def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engine) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    first = claim_and_take(engine, "c", "t1")
-    bus.emit(engine, "c", first)
-    engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 5 * 3_600_000)
-    engine.clock.advance(4 * 3_600_000)
-    assert isinstance(engine.send("c", "m1"), MessageDuplicate)
-    run_until_idle(engine, bus)
-    assert [event.batch_id for event in bus.events] == [first.batch_id] * 2
-    assert isinstance(engine.send("c", "m1"), MessageDuplicate), "and after it went out"
-    run_until_idle(engine, bus)
-    assert len(bus.events) == 2
 
 
 @pytest.mark.case(27)

@@ -1,7 +1,6 @@
 """An edit or a deletion changes a waiting message, and says which batch has any other."""
 
 from collections.abc import Callable
-from itertools import combinations_with_replacement
 
 import pytest
 
@@ -9,90 +8,17 @@ from message_buffer.lanes.outcomes import (
     MessageAbsent,
     MessageDeleted,
     MessageEdited,
-    MessageFrozen,
     MessageWaiting,
 )
-from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
-    Bus,
     claim_and_take,
     ids_of,
-    run_until_idle,
-    take,
 )
 from tests.support.engine import SETTINGS, Engine, InterruptedSearch, monitored, payload
-from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
-from tests.support.states import (
-    State,
-    claimed,
-    held,
-    waiting,
-    waiting_behind_a_frozen_batch,
-)
+from tests.support.scenes import taken_and_more
 from tests.support.valkey_server import STRICT_SHEBANG
-
-
-@pytest.mark.case(31)
-@pytest.mark.parametrize("state", [waiting, claimed, held])
-def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, state: State) -> None:
-    bus = Bus()
-    state(engine)
-    assert same(engine.store.delete_message("c", "old"), MessageDeleted())
-    assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.events == []
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(31)
-def test_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engine) -> None:
-    bus = Bus()
-    waiting_behind_a_frozen_batch(engine)
-    assert same(engine.store.delete_message("c", "old too"), MessageDeleted())
-    assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.ids("c") == ["old"]
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(31)
-def test_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engine) -> None:
-    claimed(engine)
-    taken = take(engine, "c", "t1")
-    assert same(engine.store.edit_message("c", "old", payload=payload("old", "late")), MessageFrozen(taken.batch_id))
-    assert same(engine.store.delete_message("c", "old"), MessageFrozen(taken.batch_id))
-    assert take(engine, "c", "t1") == taken
-
-
-@pytest.mark.case(31)
-def test_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Engine) -> None:
-    bus = Bus()
-    for n in range(20):
-        engine.send("c", f"m{n}")
-        engine.clock.advance(100 if n % 3 else 1)
-        engine.send("c", f"edited {n}")
-        run_until_idle(engine, bus)
-        engine.clock.advance(1)
-    assert len(bus.events) == 20
-    for event in bus.events:
-        for message_id in event.ids:
-            assert same(
-                engine.store.delete_message("c", message_id), MessageAbsent(known=True, batch_id=event.batch_id)
-            )
-
-
-@pytest.mark.case(31)
-def test_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
-    bus = Bus()
-    engine.store = engine.another_store(SETTINGS._replace(max_emitted=3))
-    for n in range(5):
-        engine.send("c", f"m{n}")
-        run_until_idle(engine, bus)
-    named = [engine.store.delete_message("c", f"m{n}") for n in range(5)]
-    expected = [None, None, None, bus.events[3].batch_id, bus.events[4].batch_id]
-    assert named == [MessageAbsent(known=True, batch_id=batch_id) for batch_id in expected]
 
 
 @pytest.mark.case(31)
@@ -159,37 +85,37 @@ every_search = pytest.mark.parametrize("search", [edit, delete, find], ids=lambd
 
 
 @every_search
-def test_for_an_unknown_message_no_payload_is_read(strict: Engine, search: Search) -> None:
-    waiting_behind_a_frozen_batch(strict)
-    assert watched(strict, search, "never") == (MessageAbsent(known=False, batch_id=None), [0])
+def test_for_an_unknown_message_no_payload_is_read(engine: Engine, search: Search) -> None:
+    taken_and_more(engine)
+    assert watched(engine, search, "never") == (MessageAbsent(known=False, batch_id=None), [0])
 
 
 @every_search
 @pytest.mark.parametrize("position", [0, 57, 299])
-def test_a_message_is_found_without_reading_the_others(strict: Engine, search: Search, position: int) -> None:
+def test_a_message_is_found_without_reading_the_others(engine: Engine, search: Search, position: int) -> None:
     for n in range(300):
-        strict.clock.advance(1)
-        strict.send("c", f"m{n}")
-    outcome, calls = watched(strict, search, f"m{position}")
+        engine.clock.advance(1)
+        engine.send("c", f"m{n}")
+    outcome, calls = watched(engine, search, f"m{position}")
     assert isinstance(outcome, MessageEdited | MessageDeleted | MessageWaiting)
     assert calls == [1]
 
 
 @every_search
-def test_a_call_reads_64_kb_of_payloads_at_most(strict: Engine, search: Search) -> None:
-    hint_is_wrong(strict, waiting=80, size=10_000)
-    outcome, calls = watched(strict, search, "wrong 0")
+def test_a_call_reads_64_kb_of_payloads_at_most(engine: Engine, search: Search) -> None:
+    hint_is_wrong(engine, waiting=80, size=10_000)
+    outcome, calls = watched(engine, search, "wrong 0")
     assert isinstance(outcome, MessageEdited | MessageDeleted | MessageWaiting)
     assert sum(calls) >= 80
     assert max(calls) * 10_000 <= 64 * 1024
 
 
 @every_search
-def test_a_call_reads_128_payloads_at_most_however_short_they_are(strict: Engine, search: Search) -> None:
+def test_a_call_reads_128_payloads_at_most_however_short_they_are(engine: Engine, search: Search) -> None:
     for n in range(400):
-        strict.send("c", f"m{n}")
-    strict.admin.zadd("{b0}:seen:c", {"left": strict.clock.now_ms})
-    outcome, calls = watched(strict, search, "left")
+        engine.send("c", f"m{n}")
+    engine.admin.zadd("{b0}:seen:c", {"left": engine.clock.now_ms})
+    outcome, calls = watched(engine, search, "left")
     assert outcome == MessageAbsent(known=True, batch_id=None)
     assert sum(calls) >= 400
     assert max(calls) == 128
@@ -198,79 +124,9 @@ def test_a_call_reads_128_payloads_at_most_however_short_they_are(strict: Engine
 # -- and between two calls the conversation may move -----------------------------------------------
 
 
-def goes_out(engine: Engine) -> None:
-    """Take the batch that is due, or the one that is frozen, and complete it."""
-    engine.clock.advance(SETTINGS.token_ms)
-    engine.store.recover_expired(0)
-    if "c" in engine.claim():
-        take(engine, "c", "t9")
-        engine.store.complete_batch("c", "t9")
-
-
-def is_taken(engine: Engine) -> None:
-    """Let a batch of the four oldest be frozen, if none is."""
-    engine.clock.advance(30_000)
-    engine.claim()
-    engine.another_store(SETTINGS._replace(max_batch=4)).take_batch("c", "t1")
-
-
 def grows(engine: Engine) -> None:
     for n in range(3):
         engine.send("c", f"newer {engine.clock.advance(1)} {n}")
-
-
-def loses_its_oldest(engine: Engine) -> None:
-    for message_id in ids_of(engine.store.peek_conversation("c", limit=2).payloads):
-        engine.store.delete_message("c", message_id)
-
-
-def loses_its_newest(engine: Engine) -> None:
-    for message_id in ids_of(engine.store.peek_conversation("c", limit=64).payloads)[-2:]:
-        engine.store.delete_message("c", message_id)
-
-
-def is_cancelled(engine: Engine) -> None:
-    engine.store.cancel_buffer("c")
-
-
-MOVES = (goes_out, is_taken, grows, loses_its_oldest, loses_its_newest, is_cancelled)
-
-
-def truth(engine: Engine, message_id: str) -> str:
-    """Return where the message is, from the lists themselves."""
-    line = id_line(message_id)
-    for kind in ("msgs", "batch"):
-        if any(each.startswith(line) for each in engine.admin.lrange(f"{{b0}}:{kind}:c", 0, -1)):
-            return {"msgs": "MessageEdited", "batch": "MessageFrozen"}[kind]
-    return "MessageAbsent"
-
-
-@pytest.mark.case(31)
-@pytest.mark.parametrize("first", MOVES, ids=lambda move: move.__name__)
-@pytest.mark.parametrize("second", MOVES, ids=lambda move: move.__name__)
-@pytest.mark.parametrize("is_misled", [False, True], ids=["by the hint", "misled"])
-def test_a_conversation_that_moves_between_two_calls_hides_no_message(
-    fake: Engine, first: State, second: State, is_misled: bool
-) -> None:
-    """Six messages, each looked for, one payload a call; both moves happen after each possible pair of calls."""
-    for target in range(6):
-        for moment, later in combinations_with_replacement((1, 3, 5), 2):
-            fake.admin.flushall()
-            for n in range(6):
-                fake.clock.advance(1)
-                fake.send("c", f"m{n}")
-            happens = {later: lambda: second(fake), moment: lambda: first(fake)}
-            if moment == later:
-                happens = {moment: lambda: (first(fake), second(fake))}
-            store = fake.another_store(
-                SETTINGS._replace(search_bytes=1),
-                connection=InterruptedSearch(fake.client, happens, is_misled=is_misled),
-            )
-            outcome = store.edit_message("c", f"m{target}", payload=payload(f"m{target}", "edited"))
-            assert type(outcome).__name__ == truth(fake, f"m{target}"), (target, moment, later)
-            if isinstance(outcome, MessageEdited):
-                waiting = fake.admin.lrange("{b0}:msgs:c", 0, -1)
-                assert payload(f"m{target}", "edited") in waiting
 
 
 def test_a_search_ends_though_others_write_faster_than_it_looks(engine: Engine) -> None:

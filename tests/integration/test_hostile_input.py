@@ -12,7 +12,7 @@ from message_buffer.lanes.outcomes import (
 )
 from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES
 from message_buffer.rules.rules_and_defaults import Rules
-from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
+from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
@@ -124,25 +124,6 @@ def test_a_payload_of_one_megabyte_comes_out_as_it_went_in(engine: Engine) -> No
     assert claim_and_take(engine, "c").payloads == [content]
 
 
-def test_ten_thousand_messages_in_one_conversation_come_in_order_in_batches_of_the_limit(
-    unwatched: Engine,
-) -> None:
-    engine, bus, limit = unwatched, Bus(), SETTINGS.max_batch
-    store = engine.another_store(SETTINGS._replace(max_waiting=10_000))
-    for n in range(10_000):
-        buffered = store.buffer_message("c", f"m{n}", payload=b'"m%d"\n{}' % n, timing=TIMING)
-        assert isinstance(buffered, MessageBuffered)
-        assert buffered.count == n + 1
-    generations = []
-    while emit_due(engine, bus):
-        generations.append(engine.store.peek_conversation("c").generation)
-    assert bus.ids("c") == [f"m{n}" for n in range(10_000)]
-    assert [len(ids) for ids in bus.batches("c")] == [limit] * (10_000 // limit)
-    assert len({event.batch_id for event in bus.events}) == 10_000 // limit
-    assert bus.events[0].reason == "max_messages"
-    assert_nothing_left_behind(engine)
-
-
 @pytest.mark.parametrize(("sent", "sizes"), [(4, [2, 2]), (5, [2, 2, 1]), (2, [2]), (1, [1])])
 def test_leftovers_are_due_at_once_under_an_id_and_a_generation_of_their_own(
     engine: Engine, sent: int, sizes: list[int]
@@ -163,29 +144,3 @@ def test_leftovers_are_due_at_once_under_an_id_and_a_generation_of_their_own(
     assert len({taken.batch_id for taken in seen}) == len(sizes)
     assert sorted({taken.generation for taken in seen}) == [taken.generation for taken in seen]
     assert engine.claim() == []
-
-
-def test_a_message_that_comes_behind_leftovers_stays_behind_them(engine: Engine) -> None:
-    engine.store = engine.another_store(SETTINGS._replace(max_batch=2))
-    bus = Bus()
-    for n in range(3):
-        engine.send("c", f"m{n}")
-    engine.clock.advance(3000)
-    claim_and_take(engine, "c", "t1")
-    engine.send("c", "m3")
-    engine.send("c", "m4")
-    engine.store.complete_batch("c", "t1")
-    run_until_idle(engine, bus)
-    assert bus.batches("c") == [["m2", "m3"], ["m4"]]
-
-
-def test_a_thousand_conversations_fall_due_in_the_same_millisecond(engine: Engine) -> None:
-    for n in range(1000):
-        engine.store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n{}', timing=TIMING)
-    engine.clock.advance(1000)
-    engine.work()
-    claimed = engine.store.claim_due(0, engine.processor, limit=1000)
-    assert len(claimed.conversations) == 1000  # type: ignore[union-attr]
-    engine.clock.advance(SETTINGS.claim_ms)
-    assert len(engine.store.recover_expired(0, limit=1000).conversations) == 1000
-    assert_invariants(engine)

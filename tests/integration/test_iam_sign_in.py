@@ -21,7 +21,7 @@ from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.sign_in import SIGN_IN_TOKEN_REUSE_MS, Opener
+from message_buffer.lanes.valkey.sign_in import Opener
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import MAX_IDLE_MS
@@ -144,13 +144,6 @@ def cache(make: Make) -> Cache:
     return make()
 
 
-@pytest.fixture
-def line(cache: Cache) -> Iterator[Wake]:
-    wake = Wake(cache.opener.open, 0, swallowed=cache.opener.swallowed, sleep=lambda _: None)
-    yield wake
-    wake.close()
-
-
 # -- what the user may do --------------------------------------------------------------------------
 
 
@@ -213,20 +206,6 @@ def test_what_the_product_does_not_do_is_refused(
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
-    cache.send("m1")
-    cache.issuer.pass_time(SIGN_IN_TOKEN_REUSE_MS)
-    cache.proxy.drop_connections()
-    cache.send("m2")
-    assert len(cache.issuer.signed) == 1
-    cache.issuer.pass_time(1)
-    cache.proxy.drop_connections()
-    cache.send("m3")
-    assert len(cache.issuer.signed) == 2
-    assert SIGN_IN_TOKEN_REUSE_MS < VALID_MS - 60_000
-    assert cache.refused_sign_ins() == 0
-
-
 def test_a_refused_token_is_forgotten_and_one_try_made_with_a_new_one(cache: Cache) -> None:
     cache.send("m1")
     cache.issuer.withdraw_all()
@@ -246,17 +225,6 @@ def test_a_first_sign_in_that_is_refused_gets_one_more_try_then_says_what_to_che
     cache.issuer.grants = True
     cache.send("m1")
     assert len(cache.issuer.signed) == 3
-
-
-def test_the_sleep_forgets_a_refused_token_too(cache: Cache, line: Wake) -> None:
-    open_line(line)
-    cache.issuer.withdraw_all()
-    cache.proxy.drop_connections()
-    assert not line.wait(1), "this wait only finds out that the connection is lost"
-    open_line(line)  # its token is refused, and replaced
-    assert len(cache.issuer.signed) == 2
-    cache.admin.lpush(wake_key(0), 1)
-    assert line.wait(5)
 
 
 def test_a_token_that_cannot_be_signed_is_an_unavailable_store_and_leaves_no_line_without_a_sign_in(

@@ -1,8 +1,6 @@
 """One processor acts on a shard: the lease, and how a processor leaves or hands over."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import pytest
 
@@ -11,16 +9,9 @@ from message_buffer.lanes.outcomes import (
     LeaseLost,
     LeaseReleased,
     LeaseTaken,
-    Renewed,
     WorkIsNear,
 )
 from message_buffer.rules.rules_and_defaults import Rules
-from tests.support.emission import (
-    Bus,
-    claim_and_take,
-    emit_due,
-    take,
-)
 from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
 
@@ -28,9 +19,6 @@ RULES = Rules()
 
 
 NOW = Rules(priority="vip")
-
-
-LATE = Rules(silence_ms=200_000, max_wait_ms=300_000)
 
 
 def test_one_processor_holds_the_lease_until_it_runs_out(engine: Engine) -> None:
@@ -49,21 +37,6 @@ def test_a_lease_that_ran_out_is_not_revived_but_may_be_acquired_again(engine: E
     engine.clock.advance(SETTINGS.lease_ms)
     assert same(engine.store.renew_lease(0, "one"), LeaseLost())
     assert isinstance(engine.store.acquire_lease(0, "one"), LeaseAcquired)
-
-
-@pytest.mark.promise("P6")
-def test_of_fifty_processors_that_come_at_once_one_gets_the_lease(engine: Engine) -> None:
-    line = Barrier(50)
-
-    def come(n: int) -> object:
-        store = engine.another_store()
-        line.wait(timeout=30)
-        return store.acquire_lease(0, f"lease-{n}")
-
-    with ThreadPoolExecutor(50) as pool:
-        outcomes = list(pool.map(come, range(50)))
-    assert [type(outcome) for outcome in outcomes].count(LeaseAcquired) == 1
-    assert [type(outcome) for outcome in outcomes].count(LeaseTaken) == 49
 
 
 FENCED: dict[str, Callable[[Engine, str], object]] = {
@@ -107,55 +80,6 @@ def test_a_lease_is_worth_nothing_from_its_last_millisecond_on(engine: Engine, s
 def test_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: str) -> None:
     assert same(FENCED[script](engine, "none"), LeaseLost())
     assert engine.keys() == {}
-
-
-def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Engine) -> None:
-    engine.work()
-    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), LeaseReleased(None, start_id=None))
-    assert same(engine.store.renew_lease(0, engine.processor), LeaseLost())
-    assert engine.send("c", "m1").start_id
-
-
-def test_leaving_is_refused_while_work_is_near(engine: Engine) -> None:
-    due_at_ms = engine.send("c", "m1").due_at_ms
-    engine.work()
-    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), WorkIsNear(due_at_ms or 0))
-    assert isinstance(engine.store.renew_lease(0, engine.processor), Renewed), "it kept the lease"
-
-
-def test_leaving_is_allowed_when_the_next_due_time_lies_beyond_the_horizon(engine: Engine) -> None:
-    due_at_ms = engine.send("c", "m1", rules=LATE).due_at_ms
-    engine.work()
-    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), LeaseReleased(due_at_ms, start_id=None))
-    engine.clock.now_ms = (due_at_ms or 0) - SETTINGS.horizon_ms
-    engine.work()
-    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), WorkIsNear(due_at_ms or 0))
-
-
-@pytest.mark.parametrize("is_taken", [False, True])
-def test_leaving_is_refused_while_a_batch_is_in_flight(engine: Engine, is_taken: bool) -> None:
-    engine.send("c", "m1", rules=NOW)
-    assert engine.claim() == ["c"]
-    deadline_ms = engine.clock.now_ms + SETTINGS.claim_ms
-    if is_taken:
-        deadline_ms = take(engine, "c", "t1").until_ms
-    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), WorkIsNear(deadline_ms))
-    engine.store.complete_batch("c", "t1")
-    left = engine.store.release_lease(0, engine.processor, reason="idle")
-    assert isinstance(left, LeaseReleased) == is_taken
-
-
-def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks_after_it(engine: Engine) -> None:
-    bus = Bus()
-    engine.send("c", "m1", rules=NOW)
-    claim_and_take(engine, "c", "t1")
-    released = engine.store.release_lease(0, engine.processor, reason="handover")
-    assert isinstance(released, LeaseReleased)
-    assert released.start_id is not None
-    engine.processor = "successor"
-    engine.clock.advance(SETTINGS.token_ms)
-    assert emit_due(engine, bus) == ["c"]
-    assert bus.ids("c") == ["m1"]
 
 
 def test_a_hand_over_reserves_the_successor(engine: Engine) -> None:

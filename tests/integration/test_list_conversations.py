@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from message_buffer.lanes.outcomes import ConversationPage, ListedConversation
+from message_buffer.lanes.outcomes import ConversationPage
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import Bus, emit_due, take
@@ -21,30 +21,6 @@ def pages(engine: Engine, *, limit: int = 100) -> Iterator[ConversationPage]:
         page = engine.store.list_conversations(0, cursor=cursor, limit=limit)
         yield page
         cursor = page.next_cursor
-
-
-def listed(engine: Engine, *, limit: int = 100) -> list[ListedConversation]:
-    return [found for page in pages(engine, limit=limit) for found in page.conversations]
-
-
-def test_each_conversation_is_listed_where_it_is(engine: Engine) -> None:
-    for name in ("claimed", "taken", "retrying"):
-        engine.send(name, "m1", rules=NOW)
-    engine.claim()
-    deadline_ms = engine.store.peek_conversation("claimed").scheduled_at_ms or 0
-    take(engine, "taken")
-    take(engine, "retrying", "t1")
-    engine.store.retry_batch("retrying", "t1", retry_at_ms=engine.clock.now_ms + 7000)
-    engine.send("waiting", "m1", rules=SLOW)
-    engine.clock.advance(500)
-    waiting_until_ms = engine.send("waiting", "m2", rules=SLOW).due_at_ms or 0
-    engine.send("retrying", "m2", rules=SLOW)
-    assert sorted(listed(engine), key=lambda found: found.conversation) == [
-        ListedConversation("claimed", "INFLIGHT", deadline_ms),
-        ListedConversation("retrying", "PENDING", engine.clock.now_ms - 500 + 7000),
-        ListedConversation("taken", "INFLIGHT", engine.clock.now_ms - 500 + engine.store.settings.token_ms),
-        ListedConversation("waiting", "PENDING", waiting_until_ms),
-    ]
 
 
 @pytest.mark.parametrize("state", ["open", "taken", "retrying"])

@@ -1,4 +1,4 @@
-"""The tests that the make targets choose, and the tests that start a server."""
+"""The tests that the make targets choose: each runs in one of them."""
 
 import os
 import shlex
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import CHECKED
+
 ROOT = Path(__file__).parents[2]
-ON_STAGES = ["tests/e2e", "tests/chaos"]
 ALONE = ["tests/browser", "tests/chaos/test_many_processes.py"]
-BESIDE = ["-n", "2", "--dist", "loadgroup"]
+BESIDE_STAGES = ["-n", "$((2", "+", "2))", "--dist", "loadgroup", *(f"--ignore={each}" for each in ALONE)]
 
 
 def pytest_arguments(target: str) -> list[list[str]]:
@@ -22,20 +23,17 @@ def pytest_arguments(target: str) -> list[list[str]]:
     return [call[call.index("pytest") + 1 :] for call in calls]
 
 
-ENGINE_TESTS = [*BESIDE, *(f"--ignore={folder}" for folder in (*ON_STAGES, "tests/browser"))]
-STAGE_TESTS = [*BESIDE, *ON_STAGES, *(f"--ignore={each}" for each in ALONE)]
+def test_make_check_runs_all_but_the_nightly_tests_and_make_nightly_runs_all() -> None:
+    assert pytest_arguments("check") == [[*BESIDE_STAGES, "-m", "not nightly"], ALONE]
+    (arguments,) = pytest_arguments("nightly")
+    assert not {"-m", "-k"} & set(arguments)
 
 
-def test_make_test_and_make_chaos_run_every_test_once() -> None:
-    assert pytest_arguments("test") == [ENGINE_TESTS, [*STAGE_TESTS, "-m", "smoke"]]
-    assert pytest_arguments("chaos") == [[*STAGE_TESTS, "-m", "not smoke"], ALONE]
-
-
-def test_make_check_runs_every_test_once_and_the_smoke_tests_with_the_others() -> None:
-    assert pytest_arguments("check") == [ENGINE_TESTS, STAGE_TESTS, ALONE]
+def test_the_files_that_make_test_leaves_out_are_there() -> None:
+    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= CHECKED
 
 
 def test_only_tests_on_the_stage_are_smoke_tests(request: pytest.FixtureRequest) -> None:
-    """`make test` would run a marked test in another folder too, but `make chaos` would not leave it out."""
-    marked = [item.nodeid for item in request.session.items if item.get_closest_marker("smoke")]
-    assert [each for each in marked if not each.startswith(tuple(f"{folder}/" for folder in ON_STAGES))] == []
+    """`make chaos` would leave out a marked test of another folder."""
+    marked = [item for item in request.session.items if item.get_closest_marker("smoke")]
+    assert [item.nodeid for item in marked if not item.get_closest_marker("stage")] == []

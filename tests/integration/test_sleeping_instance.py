@@ -1,12 +1,7 @@
 """An instance is suspended between two calls. Meanwhile the network drops its connections, with or without a reset."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from select import select
 from typing import Any
 
 import pytest
@@ -113,45 +108,3 @@ def test_a_new_connection_that_is_lost_is_an_attempt(monkeypatch: pytest.MonkeyP
         with pytest.raises(ConnectionError):
             client_with_one_attempt().put_events(Entries=[])
         assert server.connections == 1
-
-
-WORKER = """
-import sys
-from message_buffer import limits
-limits.MAX_IDLE_MS = 300
-from tests.integration.test_sleeping_instance import client_with_one_attempt
-client = client_with_one_attempt()
-for line in sys.stdin:
-    client.put_events(Entries=[])
-    print("sent", flush=True)
-"""
-
-
-def test_a_suspended_process_does_not_wait_for_connections_that_were_forgotten_meanwhile() -> None:
-    with web_server() as web:
-        proxy = Proxy(int(web.url.rpartition(":")[2]))
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **aws_environment(proxy.port)},
-        )  # fmt: skip
-        assert worker.stdin
-        assert worker.stdout
-
-        def send() -> None:
-            assert worker.stdin
-            worker.stdin.write("send\n")
-            worker.stdin.flush()
-
-        with worker:
-            send()
-            assert worker.stdout.readline() == "sent\n"
-            worker.send_signal(signal.SIGSTOP)
-            proxy.forget_connections()
-            send()
-            assert not select([worker.stdout], [], [], 0.5)[0]
-            began = time.monotonic()
-            worker.send_signal(signal.SIGCONT)
-            assert worker.stdout.readline() == "sent\n"
-            assert time.monotonic() - began < MUCH_LESS_SECONDS
-            worker.stdin.close()
-        proxy.close()

@@ -35,12 +35,6 @@ def claim(engine: Engine, store: Store | None = None) -> list[str]:
     return [due.conversation for due in claimed.conversations]
 
 
-def waits_for_slot(engine: Engine, store: Store) -> bool:
-    claimed = store.claim_due(0, engine.processor)
-    assert isinstance(claimed, ConversationsClaimed)
-    return claimed.waits_for_slot
-
-
 def take(engine: Engine, name: str) -> BatchTaken:
     taken = engine.store.take_batch(name, f"token of {name}")
     assert isinstance(taken, BatchTaken)
@@ -49,32 +43,6 @@ def take(engine: Engine, name: str) -> BatchTaken:
 
 def woken(engine: Engine) -> bool:
     return engine.keys().get("{b0}:wake") is not None
-
-
-def test_no_more_conversations_are_in_flight_than_there_are_slots(engine: Engine, few_slots: Store) -> None:
-    backlog(engine, 5)
-    assert len(claim(engine, store=few_slots)) == 2
-    assert claim(engine, store=few_slots) == []
-    take(engine, "c000")
-    assert claim(engine, store=few_slots) == [], "a taken batch has its slot until it is completed"
-
-
-def test_an_expired_claim_takes_no_slot(engine: Engine, few_slots: Store) -> None:
-    backlog(engine, 5)
-    claim(engine, store=few_slots)
-    engine.clock.advance(SETTINGS.claim_ms - 1)
-    assert claim(engine, store=few_slots) == []
-    engine.clock.advance(1)
-    assert len(claim(engine, store=few_slots)) == 2
-
-
-def test_a_processor_waits_for_a_slot_only_if_more_is_due(engine: Engine, few_slots: Store) -> None:
-    backlog(engine, 2)
-    assert not waits_for_slot(engine, few_slots), "nothing else is due"
-    send(engine, "later", rules=Rules())
-    assert not waits_for_slot(engine, few_slots)
-    engine.clock.advance(1_000)
-    assert waits_for_slot(engine, few_slots)
 
 
 @pytest.mark.promise("P5")

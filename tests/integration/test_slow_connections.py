@@ -9,12 +9,10 @@ import pytest
 import trustme
 
 from message_buffer.errors import StoreUnavailable
-from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.patience import DialPatience, WebhookPatience
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.bad_servers import black_hole
@@ -84,18 +82,6 @@ def test_a_dial_may_take_longer_than_an_answer(
     connection.close()
 
 
-def test_a_lost_connection_is_dialled_again_however_slow_that_is(
-    slow: Proxy, settings: Callable[..., ConnectionSettings]
-) -> None:
-    at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
-    connection = Connection(lambda: connect(at), retry_within_ms=300)
-    send(connection)
-    slow.drop_connections()
-    assert isinstance(send(connection), MessageDuplicate)
-    assert slow.connections == 2
-    connection.close()
-
-
 def test_a_server_that_falls_silent_is_left_after_the_time_of_an_answer(
     slow: Proxy, settings: Callable[..., ConnectionSettings]
 ) -> None:
@@ -159,30 +145,3 @@ def test_the_limit_of_a_dial_covers_the_handshake_of_tls(settings: Callable[...,
         with pytest.raises(StoreUnavailable, match="Timeout"):
             send(connection)
         assert 0.3 <= time.monotonic() - began < MUCH_LESS_SECONDS
-
-
-def test_the_limit_of_a_dial_covers_the_sign_in(slow: Proxy, settings: Callable[..., ConnectionSettings]) -> None:
-    slow.delay_seconds = 0
-    slow.fall_silent()
-    began = time.monotonic()
-    at = settings(slow.port, scheme=slow.scheme, connect_ms=400)  # type: ignore[attr-defined]
-    connection = Connection(lambda: connect(at), attempts=1, patience=DialPatience(CONNECT_MS))
-    with pytest.raises(StoreUnavailable, match="Timeout"):
-        send(connection)
-    assert 0.4 <= time.monotonic() - began < MUCH_LESS_SECONDS
-
-
-def test_the_processors_sleep_does_not_wait_for_a_slow_dial(
-    slow: Proxy, settings: Callable[..., ConnectionSettings], unwatched: Engine
-) -> None:
-    at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
-    wake = Wake(lambda: connect(at), 0)
-    sleeps = 0
-    while wake._pop is None:
-        assert not wake.wait(0.02)
-        sleeps += 1
-    assert sleeps > 2
-    assert slow.connections == 1
-    unwatched.admin.lpush(wake_key(0), 1)
-    assert wake.wait(5)
-    wake.close()

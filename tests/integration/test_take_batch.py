@@ -1,15 +1,11 @@
 """A take freezes the batch: one conversation processor at a time has it, and its id and content never change."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from message_buffer.lanes.outcomes import (
     BatchBusy,
     BatchCompleted,
     BatchTaken,
-    MessageBuffered,
     RunStale,
 )
 from message_buffer.rules.rules_and_defaults import Rules
@@ -17,11 +13,9 @@ from tests.support.emission import (
     Bus,
     claim_and_take,
     run_until_idle,
-    take,
 )
 from tests.support.engine import SETTINGS, Engine, monitored
-from tests.support.invariants import assert_invariants, assert_nothing_left_behind
-from tests.support.outcomes import changed, same
+from tests.support.outcomes import same
 from tests.support.valkey_server import STRICT_SHEBANG
 
 
@@ -45,55 +39,6 @@ def test_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitte
     assert isinstance(engine.store.complete_batch("c", "fast"), BatchCompleted)
     run_until_idle(engine, bus)
     assert bus.batches("c") == [["m1"], ["m2"]]
-
-
-@pytest.mark.case(2)
-def test_a_conversation_processor_that_is_only_slow_may_finish_until_another_has_taken(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    claim_and_take(engine, "c", "slow")
-    engine.clock.advance(SETTINGS.token_ms)
-    engine.store.recover_expired(0)
-    assert isinstance(engine.store.complete_batch("c", "slow"), BatchCompleted)
-    assert engine.claim() == []
-    engine.clock.advance(1)
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(17)
-@pytest.mark.parametrize("at", range(7))
-def test_a_message_at_any_instant_of_processing_is_in_this_batch_or_the_next(engine: Engine, at: int) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    engine.work()
-    steps: list[Callable[[], object]] = [
-        engine.claim,
-        lambda: engine.store.take_batch("c", "t1"),
-        lambda: engine.store.take_batch("c", "t1"),
-        lambda: bus.emit(engine, "c", take(engine, "c", "t1")),
-        lambda: engine.store.complete_batch("c", "t1"),
-        lambda: engine.store.complete_batch("c", "t1"),
-    ]
-    for n, step in enumerate(steps):
-        if n == at:
-            assert isinstance(engine.send("c", "m2"), MessageBuffered)
-        step()
-    if at == len(steps):
-        assert isinstance(engine.send("c", "m2"), MessageBuffered)
-    assert_invariants(engine)
-    run_until_idle(engine, bus)
-    assert bus.batches("c") == ([["m1", "m2"]] if at <= 1 else [["m1"], ["m2"]])
-
-
-def test_a_conversation_processor_invoked_twice_emits_once(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    assert engine.claim() == ["c"]
-    with ThreadPoolExecutor(8) as pool:
-        outcomes = list(pool.map(lambda n: engine.another_store().take_batch("c", f"t{n}"), range(8)))
-    assert [type(outcome) for outcome in outcomes].count(BatchTaken) == 1
-    assert [type(outcome) for outcome in outcomes].count(BatchBusy) == 7
 
 
 def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
@@ -123,14 +68,14 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
     assert engine.claim() == []
 
 
-def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(strict: Engine) -> None:
-    strict.store = strict.another_store(SETTINGS._replace(max_batch_bytes=10_500))
-    strict.store.take_batch("c", "teaches the server its script")
+def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(engine: Engine) -> None:
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=10_500))
+    engine.store.take_batch("c", "teaches the server its script")
     for number in range(200):
-        strict.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
-    assert strict.claim() == ["c"]
-    with monitored(strict.admin) as watch:
-        taken = strict.store.take_batch("c", "t")
+        engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
+    assert engine.claim() == ["c"]
+    with monitored(engine.admin) as watch:
+        taken = engine.store.take_batch("c", "t")
     assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 9
     [commands] = watch.commands_of("take_batch", STRICT_SHEBANG)
@@ -159,27 +104,3 @@ def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engi
     taken = engine.store.take_batch("c", "t")
     assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 1
-
-
-@pytest.mark.promise("P2")
-def test_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.send("c", "m2")
-    engine.clock.advance(3000)
-    first = claim_and_take(engine, "c", "t1")
-    meanwhile: list[Callable[[], object]] = [
-        lambda: engine.send("c", "m3"),
-        lambda: engine.store.flush_buffer("c"),
-        lambda: engine.store.edit_message("c", "m1", payload=b"changed"),
-        lambda: engine.store.delete_message("c", "m2"),
-        lambda: engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000),
-        lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
-        lambda: engine.store.resume_buffer("c"),
-        lambda: engine.store.retime_buffer("c", timing=Rules(priority="vip").timing),
-        lambda: engine.store.delete_message("c", "m3"),
-    ]
-    for n, act in enumerate(meanwhile, 2):
-        act()
-        engine.store.retry_batch("c", f"t{n - 1}", retry_at_ms=engine.clock.now_ms)
-        again = claim_and_take(engine, "c", f"t{n}")
-        assert same(again, changed(first, attempt=n, until_ms=again.until_ms))

@@ -225,6 +225,7 @@ def no_probe() -> Any:
     return patch.object(CircuitBreaker, "is_open", property(lambda _: False))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("title", BUGS)
 def test_the_model_finds(title: str, database: Any) -> None:
     plant, history = BUGS[title]

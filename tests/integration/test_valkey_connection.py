@@ -8,16 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import ConnectionPool, Redis, SSLConnection
 
-from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
+from message_buffer.errors import InvalidInput, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.patience import DialPatience
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
-from tests.support.bad_servers import black_hole, hanging_up
-from tests.support.emission import Bus, run_until_idle
+from tests.support.bad_servers import black_hole
 from tests.support.engine import SETTINGS, Engine, accepted, payload
 from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServer, free_port
@@ -25,9 +23,9 @@ from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServ
 TIMING = Rules().timing
 
 
-def store_at(port: int, *, attempts: int = 2, user: str = "") -> Store:
+def store_at(port: int, *, attempts: int = 2, user: str = "", timeout_ms: int = 5_000) -> Store:
     url = f"valkey://{user}127.0.0.1:{port}"
-    settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
+    settings = ConnectionSettings(url, connect_timeout_ms=timeout_ms, answer_timeout_ms=timeout_ms)
     connection = Connection(lambda: connect(settings), attempts, patience=DialPatience(settings.connect_timeout_ms))
     return Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
 
@@ -58,41 +56,11 @@ def test_a_refused_connection_is_an_unavailable_store() -> None:
     within(5, refused(store_at(free_port())))
 
 
-@pytest.mark.parametrize("attempts", [1, 2, 5])
-def test_a_server_that_hangs_up_is_tried_as_often_as_said(attempts: int) -> None:
-    with hanging_up() as server:
-        # Without a sign-in the client library would notice only when the line is used, and connect once more.
-        refused(store_at(server.port, attempts=attempts, user="app:p@"))()
-        assert server.connections == attempts
-
-
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_a_server_that_never_answers_is_left_after_the_time_of_one_dial(attempts: int) -> None:
     with black_hole() as server:
-        within(0.15 + 2, refused(store_at(server.port, attempts=attempts)))
+        within(0.15 + 2, refused(store_at(server.port, attempts=attempts, timeout_ms=150)))
         assert 1 <= server.connections <= 2, "the call has no time left for another dial"
-
-
-def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_attempts(
-    unwatched: Engine, valkey: ValkeyServer
-) -> None:
-    with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
-        assert isinstance(send(store), MessageBuffered)
-        before = proxy.connections
-        proxy.fall_silent()
-        within(5, refused(store))
-        assert proxy.connections - before <= 1
-        store._connection.close()
-
-
-def test_a_dropped_connection_is_made_again_within_the_call(unwatched: Engine, valkey: ValkeyServer) -> None:
-    with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
-        send(store, "m1")
-        proxy.drop_connections()
-        assert isinstance(send(store, "m2"), MessageBuffered)
-        store._connection.close()
 
 
 def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer) -> None:
@@ -104,12 +72,6 @@ def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer
             assert send(store, f"m{n}").count == n + 1
         assert proxy.connections == before == 1
         store._connection.close()
-
-
-def test_threads_may_share_a_store(unwatched: Engine) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        outcomes = list(pool.map(lambda n: unwatched.send("c", f"m{n}"), range(300)))
-    assert sorted(outcome.count for outcome in outcomes) == list(range(1, 301))
 
 
 @pytest.fixture
@@ -146,31 +108,6 @@ def test_a_killed_server_is_unavailable_and_used_again_once_it_is_back(
     store._connection.close()
 
 
-# -- forgetful -------------------------------------------------------------------------------------
-
-
-def test_a_server_that_forgot_its_scripts_is_taught_them_again(unwatched: Engine) -> None:
-    bus = Bus()
-    for n in range(3):
-        unwatched.admin.script_flush()
-        unwatched.send("c", f"m{n}")
-    unwatched.admin.script_flush()
-    run_until_idle(unwatched, bus)
-    assert bus.ids("c") == ["m0", "m1", "m2"]
-    shas = [load_script(path.stem, shebang=STRICT_SHEBANG).sha for path in LUA_DIRECTORY.glob("*.lua")]
-    assert sum(unwatched.admin.script_exists(*shas)) >= 5
-
-
-def test_a_script_is_sent_once_and_named_by_its_hash_from_then_on(unwatched: Engine) -> None:
-    unwatched.admin.script_flush()
-    unwatched.admin.config_resetstat()
-    for n in range(10):
-        unwatched.send("c", f"m{n}")
-    calls = unwatched.admin.info("commandstats")
-    assert calls["cmdstat_eval"]["calls"] == 1
-    assert calls["cmdstat_evalsha"]["calls"] == 10
-
-
 # -- not ours --------------------------------------------------------------------------------------
 
 
@@ -181,15 +118,6 @@ def test_a_wrong_password_is_a_refused_sign_in_and_is_not_repeated_in_the_error(
     with pytest.raises(StoreSignInRefused, match="user and password") as refusal:
         send(store_at(valkey.port, user=user))
     assert "-password" not in str(refusal.value)
-
-
-def test_a_user_without_the_right_to_run_scripts_is_a_bug_in_the_deployment_not_a_passing_state(
-    unwatched: Engine, valkey: ValkeyServer
-) -> None:
-    unwatched.admin.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">r", "~*", "+get", "+cluster")
-    with pytest.raises(ScriptInvariantBroken, match=r"buffer_message: .*permission"):
-        send(store_at(valkey.port, user="reader:r@"))
-    unwatched.admin.execute_command("ACL", "DELUSER", "reader")
 
 
 def test_user_and_password_may_hold_any_character(unwatched: Engine, valkey: ValkeyServer) -> None:
@@ -238,6 +166,3 @@ def test_a_url_that_ends_in_s_means_tls_with_a_checked_certificate(
     assert (pool.connection_kwargs.get("ssl_cert_reqs") == "required") == has_tls
     assert (pool.connection_kwargs.get("ssl_check_hostname") is True) == has_tls
     client.close()
-
-
-# -- standalone ------------------------------------------------------------------------------------

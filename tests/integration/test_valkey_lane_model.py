@@ -54,6 +54,7 @@ def test_a_history_that_the_model_once_misjudged(title: str, valkey: ValkeyServe
     replay(machine_on(valkey)(), FOUND[title])
 
 
+@pytest.mark.case(3, 12, 17, 23, 29)
 @pytest.mark.promise("P1", "P2", "P3", "P4", "P7")
 @pytest.mark.timeout(600)
 def test_any_interleaving_keeps_every_promise(valkey: ValkeyServer) -> None:

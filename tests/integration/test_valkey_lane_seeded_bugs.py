@@ -19,6 +19,7 @@ from tests.support.machine.machine import EngineMachine
 from tests.support.machine.operator import HOLDS
 from tests.support.valkey_server import ValkeyServer
 
+pytestmark = pytest.mark.nightly
 Step = Callable[[EngineMachine], None]
 
 

@@ -41,16 +41,6 @@ def test_the_wake_list_holds_at_most_one_element(engine: Engine) -> None:
     assert woken(engine) == 1
 
 
-def test_a_claim_resets_the_wake(engine: Engine) -> None:
-    engine.work()
-    engine.store.claim_due(0, engine.processor)
-    for n in range(3):
-        engine.send(f"c{n}", "m1", rules=NOW)
-        assert woken(engine) == 1
-        assert isinstance(engine.store.claim_due(0, engine.processor), ConversationsClaimed)
-        assert woken(engine) == 0
-
-
 def test_a_processor_between_acquire_and_first_claim_is_not_woken_for_it_will_look(engine: Engine) -> None:
     engine.work()
     engine.send("c", "m1", rules=NOW)
@@ -58,10 +48,3 @@ def test_a_processor_between_acquire_and_first_claim_is_not_woken_for_it_will_lo
     claimed = engine.store.claim_due(0, engine.processor)
     assert isinstance(claimed, ConversationsClaimed)
     assert [due.conversation for due in claimed.conversations] == ["c"]
-
-
-def test_a_returned_claim_due_before_the_planned_wake_wakes_the_processor(engine: Engine) -> None:
-    engine.send("c", "m1", rules=NOW)
-    assert engine.claim() == ["c"]
-    engine.store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms)
-    assert woken(engine) == 1

@@ -17,6 +17,7 @@ SPENT = Charge((("generic/shop", Quota(messages_per_minute=1, conversations_per_
 Answer = object
 # Computes the answer of a repeated call from the first answer.
 Again = Callable[[Answer], Answer]
+State = Callable[[Engine], object]
 
 
 def the_same(first: Answer) -> Answer:
@@ -69,7 +70,7 @@ def unmoved(first: Answer) -> Answer:
 
 class Scene(NamedTuple):
     script: str
-    state: Callable[[Engine], object]
+    state: State
     call: Callable[[Store, Engine], Answer]
     again: Again = the_same
 

@@ -4,20 +4,6 @@ from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS, MIN_BREAK
 from tests.support.engine import ManualClock
 
 
-def test_who_never_failed_is_tried() -> None:
-    assert not CircuitBreaker(clock=ManualClock()).should_skip
-
-
-def test_after_a_failure_a_while_goes_by() -> None:
-    clock = ManualClock()
-    breaker = CircuitBreaker(clock=clock)
-    breaker.failed()
-    clock.advance(MIN_BREAKER_PAUSE_MS - 1)
-    assert breaker.should_skip
-    clock.advance(1)
-    assert not breaker.should_skip
-
-
 def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
     clock, pauses = ManualClock(), []
     breaker = CircuitBreaker(clock=clock)

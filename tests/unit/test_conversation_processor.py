@@ -29,7 +29,7 @@ from message_buffer.events.emission import (
 )
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.json_object import to_json
-from message_buffer.lanes.outcomes import BatchBusy, BatchTaken, Renewed, RunStale
+from message_buffer.lanes.outcomes import BatchTaken, Renewed
 from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
@@ -235,41 +235,8 @@ def test_a_long_run_renews_its_token(scene: Scene, monkeypatch: pytest.MonkeyPat
     assert scene.is_idle()
 
 
-def test_a_renewal_that_fails_is_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    renewed, failures = Event(), [StoreUnavailable("gone")]
-
-    def renew_token(_conversation: str, _token: str) -> Any:
-        if failures:
-            raise failures.pop()
-        renewed.set()
-        return RunStale()
-
-    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=200)
-    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
-    scene.bus.on_publish = lambda: assert_set(renewed)
-    scene.send("m1")
-    scene.run()
-    assert scene.telemetry.counts["StoreFailures"] == 1
-    assert scene.is_idle(), "no other run has taken the batch"
-
-
 def assert_set(event: Event) -> None:
     assert event.wait(timeout=30)
-
-
-def test_an_ordinary_run_renews_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    renewals: list[object] = []
-
-    def renew_token(*arguments: object) -> Any:
-        renewals.append(arguments)
-        return RunStale()
-
-    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=3_600_000)
-    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
-    scene.send("m1")
-    scene.run()
-    assert scene.ids() == [["m1"]]
-    assert renewals == []
 
 
 def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
@@ -358,21 +325,6 @@ def test_the_texts_of_messages_without_one_leave_no_empty_lines(scene: Scene) ->
 # -- failures --------------------------------------------------------------------------------------
 
 
-@pytest.mark.case(4)
-def test_a_publish_that_fails_k_times_then_succeeds_gives_the_same_batch_in_order(scene: Scene) -> None:
-    scene.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
-    scene.send("m1")
-    scene.run()
-    first_id = scene.engine.store.peek_conversation(CONVERSATION).batch_id
-    scene.send("m2")
-    scene.run_until_idle()
-    events = scene.events()
-    assert scene.ids() == [["m1"], ["m2"]]
-    assert events[0]["batchId"] == first_id
-    assert [event["attempt"] for event in events] == [MAX_ATTEMPTS, 1]
-    assert scene.telemetry.counts["Retries"] == MAX_ATTEMPTS - 1
-
-
 def test_retries_come_later_and_later_up_to_a_bound() -> None:
     waits = [back_off_ms(attempt, lambda: 0.0) for attempt in range(1, 100)]
     assert waits == sorted(waits)
@@ -389,6 +341,7 @@ def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scen
     assert scene.ids() == [["m1"]]
 
 
+@pytest.mark.case(5)
 def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,36 +375,6 @@ def test_a_run_that_fails_before_its_take_uses_up_no_attempt(
     assert [event["attempt"] for event in scene.events()] == [1]
 
 
-def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene) -> None:
-    scene.send("m1")
-    scene.engine.claim()
-    scene.bus.on_publish = lambda: scene.conversation_processor.process(CONVERSATION, AMPLE)
-    scene.conversation_processor.process(CONVERSATION, AMPLE)
-    scene.conversation_processor.process(CONVERSATION, AMPLE)
-    assert scene.ids() == [["m1"]]
-    assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [
-        BatchBusy.__name__,
-        RunStale.__name__,
-    ]
-
-
-def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> None:
-    scene.send("m1")
-    scene.engine.claim()
-
-    def take_over() -> None:
-        scene.bus.on_publish = lambda: None
-        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
-        scene.engine.store.recover_expired(0)
-        scene.engine.claim()
-        scene.engine.store.take_batch(CONVERSATION, "somebody-else")
-
-    scene.bus.on_publish = take_over
-    scene.conversation_processor.process(CONVERSATION, AMPLE)
-    assert scene.engine.store.peek_conversation(CONVERSATION).frozen == 1
-    assert scene.telemetry.said("completed too late")
-
-
 def test_messages_that_came_meanwhile_start_a_processor_if_none_lives(scene: Scene) -> None:
     scene.send("m1")
     scene.engine.claim()
@@ -482,15 +405,6 @@ def test_what_is_too_large_for_the_bus_goes_by_reference(fake: Engine) -> None:
     kept = json.loads(content)
     assert [message["id"] for message in kept["messages"]] == ["m0", "m1", "m2", "m3"]
     assert kept["text"] == "\n".join(["x" * 600] * 4)
-
-
-def test_the_reference_of_a_retry_is_the_same(fake: Engine) -> None:
-    scene = Scene(fake, max_event_bytes=1_024)
-    scene.bus.failures = [SendFailed("put event: Throttling")]
-    scene.send("m1", "x" * 2_000)
-    scene.run_until_idle()
-    assert len(scene.objects.kept) == 1
-    assert len(scene.events()) == 1
 
 
 @pytest.mark.parametrize("spare", [0, -1])
@@ -550,17 +464,6 @@ def test_a_batch_whose_runs_die_waits_longer_each_time_but_not_after_the_first_d
         die(scene)
         lasted_ms.append(scene.engine.clock.now_ms - taken_at_ms - token_ms)
     assert lasted_ms == [0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, MAX_RETRY_MS, MAX_RETRY_MS]
-
-
-def test_a_death_and_a_refused_emission_are_attempts_alike(scene: Scene) -> None:
-    scene.send("m1")
-    die(scene)
-    scene.bus.failures = [SendFailed("put event: Throttling")]
-    scene.run()
-    assert scene.telemetry.said("emit failed")[-1]["retry_in_ms"] == 2_000
-    scene.engine.clock.advance(2_000)
-    scene.run()
-    assert [event["attempt"] for event in scene.events()] == [3]
 
 
 def test_ten_minutes_of_any_failures_do_not_use_up_the_default_attempts() -> None:
@@ -653,24 +556,6 @@ def test_a_conversation_processor_whose_calls_all_fail_late_puts_its_batch_back_
     assert scene.is_idle()
 
 
-@pytest.mark.parametrize("take_ms", [1_000, 9_000, 17_000])
-@pytest.mark.parametrize("refused", [False, True], ids=["emitted", "dead-lettered"])
-def test_a_conversation_processor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
-    fake: Engine, refused: bool, take_ms: int
-) -> None:
-    scene = Scene(fake, max_event_bytes=256_000 if refused else 1_024)
-    scene.bus.failures += [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS * refused
-    slow = SlowAws(scene)
-    for n in range(5):
-        scene.send(f"m{n}", "\u0001" * 10_000)
-    for _ in range(MAX_ATTEMPTS - 1 + refused):
-        slow.process(take_ms=take_ms)
-    for _ in range(MAX_ATTEMPTS + 1):
-        slow.process()
-    assert len(scene.letters()) + len(scene.events()) == 1
-    assert scene.is_idle()
-
-
 def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) -> None:
     left = iter([4_000, 3_900, 3_700, 1_999])
     time = TimeLeft(lambda: next(left))
@@ -733,11 +618,3 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     reference = {"bucket": "b", "key": key, "bytes": len(content.wire)} if oversize else None
     event = batch.event_of(CONVERSATION, taken, content, emitted_at_ms=4, reference=reference)
     VALIDATOR.validate(json.loads(to_json(event)))
-
-
-def test_no_message_text_is_logged(scene: Scene) -> None:
-    scene.bus.failures = [SendFailed("put event: Throttling"), RuntimeError("secret text")]
-    scene.send("m1", "secret text")
-    scene.run_until_idle()
-    assert scene.events()
-    assert "secret text" not in str(scene.telemetry.lines)

@@ -22,6 +22,7 @@ ADAPTIVE = Rules(adaptive=True, adaptive_floor_ms=300, adaptive_ceiling_ms=4000)
 PRESSED = TYPING._replace(pressed_ms=200)
 
 
+@pytest.mark.case(8)
 @pytest.mark.parametrize(
     ("facts", "timing", "due"),
     [

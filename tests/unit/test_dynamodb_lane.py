@@ -20,7 +20,6 @@ from message_buffer.lanes.dynamodb.messages import Messages, StoredMessage
 from message_buffer.lanes.dynamodb.quotas import MAX_QUOTA_OF_AN_ITEM
 from message_buffer.limits import HOUR_MS, MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.quota import Charge, Quota
-from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import accepted, payload
 from tests.support.window import (
@@ -40,16 +39,6 @@ OTHER = "default/generic/shop/ben"
 # -- what a message waits for ------------------------------------------------------------------------
 
 
-def test_messages_of_a_window_are_one_batch_in_order_of_arrival(window: WindowScene) -> None:
-    for message_id in ("m3", "m1", "m2"):
-        window.send(message_id)
-    window.pass_time(SILENCE_MS - 1)
-    assert window.batches() == []
-    window.pass_time(1_000)
-    assert window.batches() == [["m3", "m1", "m2"]]
-    assert window.is_idle()
-
-
 def test_the_event_is_the_one_of_every_lane_and_says_which(window: WindowScene) -> None:
     window.send("m1")
     window.clock.advance(4_000)
@@ -62,55 +51,11 @@ def test_the_event_is_the_one_of_every_lane_and_says_which(window: WindowScene) 
     assert event["metadata"]["lastMessageAt"] - event["metadata"]["firstMessageAt"] == 4_000
 
 
-def test_as_many_as_make_a_batch_end_the_window(window: WindowScene) -> None:
-    rules = Rules(max_messages=3)
-    for message_id in ("m1", "m2", "m3"):
-        window.send(message_id, rules=rules)
-    window.run()
-    assert window.batches() == [["m1", "m2", "m3"]]
-    assert window.events()[0]["flushReason"] == "max_messages"
-
-
-def test_who_has_priority_does_not_wait(window: WindowScene) -> None:
-    window.send("m1", rules=Rules(priority="vip"))
-    window.run()
-    assert window.batches() == [["m1"]]
-    assert window.events()[0]["flushReason"] == "priority"
-
-
 def test_only_who_opens_a_window_sends_a_trigger(window: WindowScene) -> None:
     for n in range(5):
         window.send(f"m{n}")
     window.send("m0", conversation=OTHER)
     assert [each.trigger.conversation for each in window.triggers.waiting] == [CONVERSATION, OTHER]
-
-
-def test_conversations_have_windows_of_their_own(window: WindowScene) -> None:
-    window.send("m1")
-    window.clock.advance(5_000)
-    window.send("m1", conversation=OTHER)
-    window.pass_time(5_000)
-    assert (window.batches(), window.batches(OTHER)) == ([["m1"]], [])
-    window.pass_time(5_000)
-    assert window.batches(OTHER) == [["m1"]]
-
-
-def test_after_a_window_the_next_message_opens_another(window: WindowScene) -> None:
-    for n in range(3):
-        window.send(f"m{n}")
-        window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m0"], ["m1"], ["m2"]]
-    generations = [event["generation"] for event in window.events()]
-    assert generations == sorted(set(generations))
-
-
-def test_a_window_longer_than_the_queue_delays_is_kept_too(window: WindowScene) -> None:
-    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=3_600_000)
-    window.send("m1")
-    window.pass_time(3_599_000, step_ms=60_000)
-    assert window.batches() == []
-    window.pass_time(1_000)
-    assert window.batches() == [["m1"]]
 
 
 def test_ids_with_line_ends_do_not_make_two_batches_one(window: WindowScene) -> None:
@@ -123,16 +68,6 @@ def test_ids_with_line_ends_do_not_make_two_batches_one(window: WindowScene) -> 
 
 
 # -- what comes twice --------------------------------------------------------------------------------
-
-
-def test_a_repeated_delivery_counts_once_while_it_waits_and_for_a_day_after(window: WindowScene) -> None:
-    assert isinstance(window.send("m1"), o.MessageBuffered)
-    assert isinstance(window.send("m1"), o.MessageDuplicate)
-    window.pass_time(WINDOW_MS)
-    assert isinstance(window.send("m1"), o.MessageDuplicate)
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m1"]]
-    assert window.is_idle()
 
 
 def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(window: WindowScene) -> None:
@@ -151,14 +86,6 @@ def test_nothing_that_holds_a_message_can_expire(window: WindowScene) -> None:
     window.send("m1")
     items = window.table.client.scan(TableName="holding")["Items"]
     assert [item["item"]["S"] for item in items if "expires_at" in item] == ["m#m0"]
-
-
-def test_the_first_delivery_that_failed_half_way_is_made_good_by_the_second(window: WindowScene) -> None:
-    with window.wire.at("update_item", _fail), pytest.raises(SendFailed):
-        window.send("m1")
-    assert isinstance(window.send("m1"), o.MessageDuplicate)
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m1"]]
 
 
 def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowScene) -> None:
@@ -181,15 +108,6 @@ def _items(window: WindowScene) -> list[dict[str, Any]]:
 
 def _fail() -> None:
     raise SendFailed("ThrottlingException")
-
-
-def test_without_a_trigger_the_request_fails_and_its_redelivery_opens_the_window(window: WindowScene) -> None:
-    with window.wire.at("send_message", _fail), pytest.raises(SendFailed):
-        window.send("m1")
-    assert not window.table.windows.read(CONVERSATION).is_open
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m1"]]
 
 
 @pytest.mark.promise("P1")
@@ -220,31 +138,6 @@ def test_a_redelivery_stores_again_what_the_refused_request_takes_back_meanwhile
     again.finish()
     assert isinstance(first.error, SendFailed)
     assert again.error is None
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m1"]]
-
-
-def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_sends_it(window: WindowScene) -> None:
-    def second() -> None:
-        window.send("m2")
-        raise SendFailed("ThrottlingException")
-
-    with window.wire.at("send_message", second), pytest.raises(SendFailed):
-        window.send("m1")
-    assert window.triggers.waiting == []
-    window.pass_time(WINDOW_MS + WINDOW_GRACE_MS + 60_000, sweep=True)
-    assert window.batches() == [["m1", "m2"]]
-    assert window.telemetry.counts["TriggersResent"] == 1
-
-
-def test_a_repeat_sends_the_trigger_if_the_first_request_ended_after_it_had_opened_the_window(
-    window: WindowScene,
-) -> None:
-    with window.wire.at("update_item", _fail, after=True), pytest.raises(SendFailed):
-        window.send("m1")
-    assert window.table.windows.read(CONVERSATION).is_open
-    assert window.triggers.waiting == []
-    assert isinstance(window.send("m1"), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
 
@@ -281,15 +174,6 @@ def test_a_hold_of_an_open_window_does_not_let_it_expire(window: WindowScene) ->
     assert not [item for item in _items(window) if "expires_at" in item]
 
 
-def test_a_window_that_closes_while_it_is_put_on_hold_is_on_hold(window: WindowScene) -> None:
-    window.send("m1")
-    window.clock.advance(WINDOW_MS)
-    with window.wire.at("update_item", window.run):
-        held = window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
-    assert window.batches() == [["m1"]]
-    assert window.table.windows.read(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000
-
-
 def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,14 +199,6 @@ def test_an_order_that_was_taken_for_a_message_before_can_be_obeyed(window: Wind
     assert cancelled.buffered == 1
     window.pass_time(WINDOW_MS)
     assert window.events() == []
-
-
-def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: WindowScene) -> None:
-    window.send("m1")
-    window.lane.delete_message(CONVERSATION, "m1")
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == []
-    assert window.is_idle()
 
 
 def test_a_locked_window_is_in_flight_until_its_lock_runs_out(window: WindowScene) -> None:
@@ -400,16 +276,6 @@ def test_a_change_does_not_read_the_tombstones_of_a_day(window: WindowScene) -> 
         assert len(found) == 1
 
 
-def test_an_idle_conversation_is_shown_without_a_look_at_its_tombstones(window: WindowScene) -> None:
-    window.send("m1", conversation=CROWDED)
-    window.pass_time(WINDOW_MS)
-    arrived_at_ms = window.events()[0]["metadata"]["lastMessageAt"]
-    with items_of_queries(window) as found:
-        seen = window.lane.peek_conversation(CROWDED, limit=60)
-    assert found == []
-    assert (seen.state, seen.count, seen.payloads, seen.last_at_ms) == ("IDLE", 0, [], arrived_at_ms)
-
-
 @pytest.mark.parametrize(("limit", "pages"), [(60, 2), (0, 1)])
 def test_a_look_at_a_crowded_conversation_is_bounded(
     window: WindowScene, limit: int, pages: int, monkeypatch: pytest.MonkeyPatch
@@ -424,13 +290,6 @@ def test_a_look_at_a_crowded_conversation_is_bounded(
     assert (seen.state, seen.count, seen.due_at_ms) == ("PENDING", 2, due_at_ms)
     assert seen.last_at_ms == window.table.windows.read(CROWDED).newest_at_ms
     assert seen.payloads == [payload("a00000-early")][:limit]
-
-
-def test_open_windows_are_listed_with_the_most_overdue_first(window: WindowScene) -> None:
-    window.send("m1")
-    window.clock.advance(1)
-    window.send("m1", conversation=OTHER)
-    assert [name for name, _ in window.lane.open_windows(limit=10)] == [CONVERSATION, OTHER]
 
 
 def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: WindowScene) -> None:

@@ -289,20 +289,6 @@ def test_too_many_messages_are_refused_and_leave_no_trace(window: WindowScene, m
     assert window.batches() == [["m0", "m1", "m2"], ["m3"]]
 
 
-def test_too_many_bytes_are_refused_and_short_messages_are_not(
-    window: WindowScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windows, "MAX_STORED_BYTES", 3 * 60 * 1024)
-    for number in range(3):
-        window.send(f"m{number}", text=LARGE)
-    large = window.lane.buffer_message(CONVERSATION, "m3", payload=payload("m3", LARGE), timing=PATIENT.timing)
-    assert large == o.MessageRefused("waiting", 0)
-    assert sorted(name for name in items(window) if "m3" in name) == []
-    window.send("m4")
-    settle(window)
-    assert [event["messageCount"] for event in window.events()] == [4]
-
-
 def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three leave, so two more may come, and a third may not."""
     size = len(payload("m0", LARGE))
@@ -327,7 +313,7 @@ def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
     assert (LimitsConfig().max_waiting_messages, SETTINGS.max_waiting_bytes) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("count", "is_apart"), [(10_000, True), (2_000, False)])
 def test_a_batch_of_ten_thousand_large_messages_holds_only_its_own_bodies(

@@ -106,19 +106,7 @@ def test_a_message_that_is_stored_before_and_noted_after_a_forget_leaves_no_open
     assert window.batches() == ([] if is_erased else [["m1"]])
 
 
-def emitted(window: WindowScene, *, message_id: str) -> list[str]:
-    """Return the requests of a run that emits one message."""
-    due(window, message_id)
-    window.wire.made.clear()
-    window.run()
-    return list(window.wire.made)
-
-
 RUN = ["get_item", "update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
-
-
-def test_these_are_the_requests_of_a_run(window: WindowScene) -> None:
-    assert emitted(window, message_id="m1") == RUN
 
 
 # The run stops after this many requests. It has checked its lock just before it leaves the tombstones.
@@ -141,22 +129,6 @@ def test_a_run_that_was_stopped_for_longer_than_its_lock_makes_nothing_anew(
         window.new_processor().process(trigger, AMPLE)
     assert items(window) == (["!", "m#m1"] if again else [])
     settle(window)
-
-
-def test_a_cancel_that_waits_for_the_lock_finds_nothing_left(window: WindowScene) -> None:
-    window.send("m1")
-    with window.wire.at_step(4, lambda: window.clock.advance(LONGER_THAN_A_LOCK_MS), after=True):
-        forget(window)
-    assert window.lane.cancel_buffer(CONVERSATION) == o.BufferCancelled(1, 0, 0, leaving=False, lane="dynamodb")
-    assert window.is_idle()
-
-
-def test_a_message_that_is_delivered_again_is_a_new_message(window: WindowScene) -> None:
-    window.send("m1")
-    forget(window)
-    assert isinstance(window.send("m1"), o.MessageBuffered)
-    settle(window)
-    assert window.batches() == [["m1"]]
 
 
 def test_while_the_processor_empties_the_window_a_forget_says_so(window: WindowScene) -> None:

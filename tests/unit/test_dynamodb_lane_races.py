@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.dynamodb_processor.service import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
-from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.limits import SECOND_MS
 from tests.support.engine import payload
@@ -21,7 +21,6 @@ from tests.support.window import (
     AMPLE,
     CONVERSATION,
     SILENCE_MS,
-    VISIBILITY_MS,
     WINDOW_MS,
     Killed,
     WindowScene,
@@ -49,33 +48,6 @@ def test_these_are_the_steps(window: WindowScene) -> None:
     window.wire.made.clear()
     window.run()
     assert window.wire.made == STEPS
-
-
-@pytest.mark.promise("P1")
-@at_every_step
-def test_a_message_that_comes_at_any_step_is_in_exactly_one_batch(window: WindowScene, step: int, after: bool) -> None:
-    due(window, "m1", "m2")
-    with window.wire.at_step(step, lambda: window.send("m3"), after=after):
-        window.run()
-    settle(window)
-    batches = window.batches()
-    assert [each for batch in batches for each in batch] == ["m1", "m2", "m3"]
-    # A message that comes before the freeze joins the batch, even if the due time has come already.
-    assert len(batches) == (1 if (step, after) < (4, True) else 2)
-
-
-@pytest.mark.promise("P7")
-@at_every_step
-def test_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene, step: int, after: bool) -> None:
-    due(window, "m1", "m2")
-    with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
-        window.run()
-    window.pass_time(WINDOW_LOCK_MS + VISIBILITY_MS, step_ms=1_000)
-    assert window.batches() == [["m1", "m2"]]
-    settle(window)
-    assert window.batches() == [["m1", "m2"]]
-    # The same event may come twice, if nobody could say that it was out.
-    assert len(window.events()) == (2 if (step, after) in {(5, True), (6, False)} else 1)
 
 
 def dying(window: WindowScene, step: int, *, after: bool) -> AbstractContextManager[object]:
@@ -137,133 +109,6 @@ def test_a_death_before_the_due_time_delays_the_batch_no_longer(window: WindowSc
 
 
 @pytest.mark.promise("P2")
-@at_every_step
-def test_a_message_that_comes_after_a_death_is_not_in_the_batch_that_was_frozen(
-    window: WindowScene, step: int, after: bool
-) -> None:
-    due(window, "m1")
-    with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
-        window.run()
-    window.send("m2")
-    settle(window)
-    frozen_by_then = (step, after) >= (4, True)
-    assert window.batches() == ([["m1"], ["m2"]] if frozen_by_then else [["m1", "m2"]])
-
-
-@at_every_step
-def test_a_request_that_fails_or_whose_answer_is_lost_is_tried_again(
-    window: WindowScene, step: int, after: bool
-) -> None:
-    due(window, "m1", "m2")
-    with window.wire.at_step(step, failing("ProvisionedThroughputExceededException"), after=after):
-        window.run()
-    settle(window)
-    assert window.batches() == [["m1", "m2"]]
-
-
-@at_every_step
-def test_a_processor_that_sleeps_through_its_lock_changes_nothing_any_more(
-    window: WindowScene, step: int, after: bool
-) -> None:
-    """It wakes up when another one has done its work, and a new window is open."""
-    due(window, "m1")
-
-    def oversleep() -> None:
-        window.clock.advance(WINDOW_LOCK_MS + VISIBILITY_MS + 1)
-        window.run(window.new_processor())
-        window.send("m2")
-
-    with window.wire.at_step(step, oversleep, after=after):
-        window.run()
-    settle(window)
-    assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
-
-
-@at_every_step
-def test_a_second_trigger_at_any_step_finds_the_lock_and_comes_back(
-    window: WindowScene, step: int, after: bool
-) -> None:
-    due(window, "m1")
-
-    def second() -> None:
-        window.triggers.send(CONVERSATION, delay_ms=0)
-        window.run(window.new_processor())
-
-    with window.wire.at_step(step, second, after=after):
-        window.run()
-    settle(window)
-    assert window.batches() == [["m1"]]
-    assert len(window.events()) == 1
-
-
-@at_every_step
-def test_the_queue_delivers_again_while_the_first_delivery_is_at_work(
-    window: WindowScene, step: int, after: bool
-) -> None:
-    due(window, "m1")
-
-    def again() -> None:
-        for each in window.triggers.waiting:
-            each.visible_at_ms = window.clock()
-        window.run(window.new_processor())
-
-    with window.wire.at_step(step, again, after=after):
-        window.run()
-    settle(window)
-    assert window.batches() == [["m1"]]
-    assert len(window.events()) == 1
-
-
-@at_every_step
-def test_the_same_webhook_again_at_any_step_changes_nothing(window: WindowScene, step: int, after: bool) -> None:
-    due(window, "m1")
-    with window.wire.at_step(step, lambda: window.send("m1"), after=after):
-        window.run()
-    settle(window)
-    assert window.batches() == [["m1"]]
-
-
-@at_every_step
-@pytest.mark.parametrize("change", ["edit", "delete", "cancel", "hold"])
-def test_a_change_at_any_step_is_made_or_refused_but_never_half(
-    window: WindowScene, step: int, after: bool, change: str
-) -> None:
-    due(window, "m1", "m2")
-    outcomes: list[Any] = []
-    changes: dict[str, Callable[[], Any]] = {
-        "edit": lambda: window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited")),
-        "delete": lambda: window.lane.delete_message(CONVERSATION, "m1"),
-        "cancel": lambda: window.lane.cancel_buffer(CONVERSATION),
-        "hold": lambda: window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000),
-    }
-
-    def try_to_change() -> None:
-        try:
-            outcomes.append(changes[change]())
-        except StoreUnavailable as error:  # a processor is at it: the platform sends it again
-            outcomes.append(error)
-
-    with window.wire.at_step(step, try_to_change, after=after):
-        window.run()
-    settle(window)
-    (outcome,) = outcomes
-    came = [each for batch in window.batches() for each in batch]
-    texts = [message["text"] for event in window.events() for message in event["messages"]]
-    match outcome:
-        case o.MessageEdited():
-            assert "edited" in texts
-            assert came == ["m1", "m2"]
-        case o.MessageDeleted():
-            assert came == ["m2"]
-        case o.BufferCancelled() if outcome.buffered + outcome.frozen:
-            assert came == []
-        case _:
-            assert came == ["m1", "m2"]
-            assert "edited" not in texts
-    assert all(texts.count(text) == 1 for text in texts)
-
-
-@pytest.mark.promise("P2")
 def test_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window: WindowScene) -> None:
     due(window, "m1")
 
@@ -308,15 +153,6 @@ def test_an_edit_is_kept_if_the_request_that_stored_its_message_fails(window: Wi
     assert [event["text"] for event in window.events()] == ["edited"]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
-def test_two_webhooks_at_once_open_one_window(window: WindowScene, step: int) -> None:
-    with window.wire.at_step(step, lambda: window.send("m2")):
-        window.send("m1")
-    assert len(window.triggers.waiting) == 1
-    settle(window)
-    assert sorted(each for batch in window.batches() for each in batch) == ["m1", "m2"]
-
-
 def test_a_hold_that_comes_between_two_windows_is_kept(window: WindowScene) -> None:
     due(window, "m1")
     hold = partial(window.lane.hold_buffer, CONVERSATION, holder="people", cause="operator", hold_ms=120_000)
@@ -327,14 +163,6 @@ def test_a_hold_that_comes_between_two_windows_is_kept(window: WindowScene) -> N
     assert len(window.triggers.waiting) == 1, "the sweep does not take it for forgotten"
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"], ["m2"]]
-
-
-def test_a_trigger_that_finds_the_table_busy_is_soon_back(window: WindowScene) -> None:
-    due(window, "m1")
-    with window.wire.at("update_item", failing("TransactionConflictException")):
-        window.run()
-    window.pass_time(MAX_TRIGGER_REST_MS)
-    assert window.batches() == [["m1"]]
 
 
 def test_a_freeze_whose_first_answer_was_lost_is_known_by_its_second(window: WindowScene) -> None:
@@ -350,14 +178,6 @@ def test_a_freeze_whose_first_answer_was_lost_is_known_by_its_second(window: Win
         window.run()
     assert window.batches() == [["m1"]]
     assert window.is_idle()
-
-
-def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens_the_next(window: WindowScene) -> None:
-    due(window, "m1")
-    with window.wire.at("update_item", lambda: window.run(window.new_processor())):
-        window.send("m2")
-    settle(window)
-    assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
 
 
 @pytest.mark.promise("P1")

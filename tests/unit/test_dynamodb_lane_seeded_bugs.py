@@ -15,6 +15,8 @@ from tests.support.table_service import weather
 from tests.support.window import dynamodb
 from tests.unit.test_dynamodb_lane_model import CROSSINGS, Crossing, try_crossing
 
+pytestmark = pytest.mark.nightly
+
 
 class Bug(NamedTuple):
     title: str

@@ -1,7 +1,5 @@
 """The DynamoDB lane waits for silence: when a window is due, and which triggers see to it."""
 
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from message_buffer.lanes.dynamodb.items import WINDOW
 from message_buffer.lanes.dynamodb.window import Note
 from message_buffer.limits import (
     HOUR_MS,
-    MAX_BYTES_IN_A_BATCH,
     MAX_TRIGGER_DELAY_MS,
     MAX_TRIGGER_HIDDEN_MS,
     MINUTE_MS,
@@ -27,11 +24,8 @@ from tests.support.engine import payload
 from tests.support.window import (
     AMPLE,
     CONVERSATION,
-    WINDOW_MS,
-    Killed,
     WindowScene,
     failing,
-    killed,
     settle,
 )
 
@@ -53,54 +47,6 @@ def due_in(window: WindowScene) -> int:
 # -- the rules --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("P4")
-def test_each_message_moves_the_due_time(window: WindowScene) -> None:
-    for number in range(5):
-        assert send(window, f"m{number}") == window.clock() + 2_000
-        window.pass_time(1_500, step_ms=500)
-    assert window.batches() == []
-    window.pass_time(1_500, step_ms=500)
-    assert window.batches() == [[f"m{number}" for number in range(5)]]
-    assert window.events()[0]["flushReason"] == "silence"
-
-
-@pytest.mark.promise("P4")
-def test_steady_writing_ends_with_the_longest_wait(window: WindowScene) -> None:
-    first_at_ms = window.clock()
-    for number in range(24):
-        send(
-            window,
-            f"m{number:02}",
-            Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=20_000, max_messages=99).timing,
-        )
-        window.pass_time(1_000)
-    (event, *_) = window.events()
-    assert event["flushReason"] == "max_wait"
-    assert event["metadata"]["waitMs"] == 20_000
-    assert event["metadata"]["firstMessageAt"] == first_at_ms
-    assert len(event["messages"]) == 20
-
-
-def test_after_a_short_gap_the_author_is_probably_typing(window: WindowScene) -> None:
-    rules = Rules(silence_ms=2_000, typing_inference_ms=6_000, max_wait_ms=30_000)
-    assert send(window, "m1", rules.timing) == window.clock() + 2_000
-    window.pass_time(1_000)
-    assert send(window, "m2", rules.timing) == window.clock() + 6_000
-    window.pass_time(5_000)
-    assert window.batches() == []
-    window.pass_time(1_000)
-    assert window.batches() == [["m1", "m2"]]
-
-
-def test_too_few_messages_wait_for_the_longest_wait(window: WindowScene) -> None:
-    rules = Rules(silence_ms=2_000, typing_inference_ms=0, min_messages=2, max_wait_ms=10_000)
-    assert send(window, "m1", rules.timing) == window.clock() + 10_000
-    window.pass_time(5_000)
-    assert send(window, "m2", rules.timing) == window.clock() + 2_000
-    window.pass_time(3_000)
-    assert window.batches() == [["m1", "m2"]]
-
-
 def test_a_message_that_makes_the_window_due_earlier_sends_a_trigger(window: WindowScene) -> None:
     """Send a text after a voice note, which alone would wait for its transcript."""
     voice = RULES.timing_of(is_pending=True)
@@ -109,16 +55,6 @@ def test_a_message_that_makes_the_window_due_earlier_sends_a_trigger(window: Win
     assert send(window, "m2") == window.clock() + 2_000
     window.pass_time(3_000)
     assert window.batches() == [["m1", "m2"]]
-
-
-def test_a_vip_with_a_silence_waits_for_it_and_one_without_leaves_at_once(window: WindowScene) -> None:
-    vip = Rules(priority="vip", vip_silence_ms=3_000)
-    assert send(window, "m1", vip.timing) == window.clock() + 3_000
-    window.pass_time(1_000)
-    assert send(window, "m2", Rules(priority="vip").timing) <= window.clock()
-    window.run()
-    assert window.batches() == [["m1", "m2"]]
-    assert window.events()[0]["flushReason"] == "priority"
 
 
 def test_the_rhythm_is_learned_once_a_batch(window: WindowScene) -> None:
@@ -133,21 +69,6 @@ def test_the_rhythm_is_learned_once_a_batch(window: WindowScene) -> None:
     assert (rhythm.mean_ms, rhythm.deviation_ms) == (1_000, 281.2)
     due_at_ms = send(window, "m4", rules.timing)
     assert window.clock() + 1_000 < due_at_ms < window.clock() + 5_000
-
-
-def test_a_press_is_due_at_once_but_never_cuts_off_what_waits(window: WindowScene) -> None:
-    pressed = RULES.timing_of(is_pressed=True)
-    assert send(window, "m1", pressed) == window.clock()
-    window.run()
-    assert window.batches() == [["m1"]]
-    typed_at_ms = window.clock.advance(500)
-    send(window, "m2")
-    window.pass_time(500, step_ms=500)
-    assert send(window, "m3", pressed) == typed_at_ms + 2_000
-    window.pass_time(500, step_ms=500)
-    assert send(window, "m4") == window.clock() + 2_000
-    window.pass_time(4_000)
-    assert window.batches() == [["m1"], ["m2", "m3", "m4"]]
 
 
 def test_only_a_press_into_an_open_window_costs_a_second_write(window: WindowScene) -> None:
@@ -189,58 +110,6 @@ def test_a_press_that_others_keep_overtaking_is_to_come_again_and_leaves_with_th
     assert "p" in batch
 
 
-def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> None:
-    size = 60 * 1024
-    outcome: o.MessageBuffered | o.MessageDuplicate | o.MessageRefused | None = None
-    for number in range(MAX_BYTES_IN_A_BATCH // size + 1):
-        outcome = window.lane.buffer_message(
-            CONVERSATION, f"m{number:03}", payload=payload(f"m{number:03}", "x" * size),
-            timing=Rules(silence_ms=9_000, max_messages=1_000).timing,
-        )  # fmt: skip
-    assert isinstance(outcome, o.MessageBuffered)
-    assert outcome.due_at_ms <= window.clock()
-    assert window.table.windows.read(CONVERSATION).due.reason == "max_bytes"
-
-
-def test_a_fixed_window_is_a_rule(window: WindowScene) -> None:
-    rules = Rules(wait="window", window_ms=WINDOW_MS, typing_inference_ms=3_000)
-    first_at_ms = window.clock()
-    for number in range(4):
-        timing = rules.timing_of(is_pending=number == 1, is_pressed=number == 2)
-        assert send(window, f"m{number}", timing) == first_at_ms + WINDOW_MS
-        window.pass_time(2_000)
-    assert window.lane.extend_wait(
-        CONVERSATION, extend_ms=9_000, max_wait_ms=rules.timing.max_wait_ms
-    ) == o.BufferUnmoved(first_at_ms + WINDOW_MS)
-    window.pass_time(2_000)
-    assert window.batches() == [["m0", "m1", "m2", "m3"]]
-
-
-def test_a_fixed_window_is_never_longer_than_the_longest_wait(window: WindowScene) -> None:
-    rules = Rules(wait="window", window_ms=10_000, max_wait_ms=4_000)
-    assert send(window, "m1", rules.timing) == window.clock() + 4_000
-
-
-def test_typing_lets_the_window_wait_until_the_next_message_or_the_longest_wait(window: WindowScene) -> None:
-    def extend() -> Any:
-        return window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=RULES.max_wait_ms)
-
-    first_at_ms = window.clock()
-    assert extend() == o.BufferEmpty()
-    send(window, "m1")
-    assert extend() == o.BufferExtended(window.clock() + 5_000)
-    window.pass_time(4_000)
-    assert window.batches() == []
-    assert send(window, "m2") == window.clock() + 2_000, "a message tells more than the typing before it"
-    for _ in range(5):
-        extend()
-        window.pass_time(3_000)
-    assert window.table.windows.read(CONVERSATION).due.due_at_ms == first_at_ms + RULES.max_wait_ms
-    window.pass_time(2_000)
-    assert window.batches() == [["m1", "m2"]]
-    assert window.events()[0]["flushReason"] == "max_wait"
-
-
 def test_a_flush_while_a_batch_is_emitted_hastens_what_waits_behind_it(window: WindowScene) -> None:
     def send_and_flush() -> None:
         send(window, "m2")
@@ -280,39 +149,6 @@ def test_a_message_that_comes_while_typing_is_written_counts_alone(window: Windo
     assert due_in(window) <= 2_001
 
 
-def test_new_rules_move_a_window_in_both_directions(window: WindowScene) -> None:
-    due_at_ms = send(window, "m1")
-    slow = Rules(silence_ms=10_000, max_wait_ms=30_000)
-    assert window.lane.retime_buffer(CONVERSATION, timing=slow.timing) == o.BufferRetimed(
-        due_at_ms + 8_000, 1, "silenceMs"
-    )
-    window.pass_time(5_000)
-    assert window.batches() == []
-    assert window.lane.retime_buffer(CONVERSATION, timing=RULES.timing) == o.BufferRetimed(
-        window.clock(), 1, "silenceMs"
-    )
-    window.run()
-    assert window.batches() == [["m1"]]
-
-
-def test_the_transcript_of_the_last_message_ends_its_wait(window: WindowScene) -> None:
-    send(window, "m1", RULES.timing_of(is_pending=True))
-    window.pass_time(5_000)
-    edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "words"), timing=RULES.timing)
-    assert edited == o.MessageEdited(is_newest=True)
-    window.pass_time(2_000)
-    assert [event["text"] for event in window.events()] == ["words"]
-
-
-@pytest.mark.promise("P4")
-def test_a_redelivery_moves_nothing(window: WindowScene) -> None:
-    due_at_ms = send(window, "m1")
-    window.clock.advance(1_000)
-    assert send(window, "m1") == due_at_ms
-    seen = window.table.windows.read(CONVERSATION)
-    assert (seen.due.due_at_ms, seen.waiting, seen.newest_at_ms) == (due_at_ms, 1, window.clock() - 1_000)
-
-
 @pytest.mark.parametrize(
     ("lag_ms", "due_ms"), [(500, 2_000), (MINUTE_MS, 2_000), (MINUTE_MS + 1, 2_000 - MINUTE_MS - 1)]
 )
@@ -324,16 +160,6 @@ def test_a_host_whose_clock_lags_does_not_turn_time_back(window: WindowScene, la
     window.clock.advance(lag_ms)
     assert isinstance(outcome, o.MessageBuffered)
     assert outcome.due_at_ms == at_ms + due_ms == window.table.windows.read(CONVERSATION).due.due_at_ms
-
-
-def test_what_was_found_due_stays_due_and_what_comes_since_joins_it(window: WindowScene) -> None:
-    send(window, "m1")
-    window.clock.advance(2_000)
-    with window.wire.at("query", lambda: send(window, "m2")):
-        window.run()
-    assert window.batches() == [["m1", "m2"]]
-    assert window.events()[0]["metadata"]["waitMs"] == 2_000
-    assert window.is_idle()
 
 
 def test_messages_that_keep_coming_while_the_window_is_read_do_not_keep_it_from_leaving(window: WindowScene) -> None:
@@ -357,20 +183,6 @@ def test_messages_that_keep_coming_while_the_window_is_read_do_not_keep_it_from_
     settle(window)
     came = [each for batch in window.batches() for each in batch]
     assert came == [f"m{number}" for number in range(next(numbers))]
-
-
-def test_messages_behind_a_frozen_batch_wait_for_their_own_silence(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * 3
-    send(window, "m1")
-    window.pass_time(2_000)
-    first_at_ms = window.clock()
-    for number in range(2, 6):
-        assert send(window, f"m{number}") == window.clock() + 2_000
-        window.pass_time(1_500, step_ms=500)
-    window.pass_time(10_000)
-    assert window.batches() == [["m1"], ["m2", "m3", "m4", "m5"]]
-    assert window.events()[-1]["metadata"]["firstMessageAt"] == first_at_ms
-    assert window.events()[-1]["metadata"]["waitMs"] == 4_500 + 2_000
 
 
 # -- the item ---------------------------------------------------------------------------------------------------
@@ -599,26 +411,3 @@ def test_a_run_that_looked_at_the_last_window_does_not_lock_the_next(window: Win
     with window.wire.at("get_item", another_empties_it_and_a_message_comes, after=True):
         window.processor.process(waiting.trigger, AMPLE)
     assert window.batches() == [["m1"]], "m2 waits for its silence"
-
-
-def test_a_hold_that_comes_between_look_and_lock_holds(window: WindowScene) -> None:
-    send(window, "m1")
-    window.clock.advance(2_000)
-    with window.wire.at(
-        "get_item",
-        lambda: window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=MINUTE_MS),
-        after=True,
-    ):
-        window.run()
-    assert window.batches() == []
-    settle(window)
-    assert window.batches() == [["m1"]]
-
-
-def test_a_run_that_dies_between_look_and_lock_changes_nothing(window: WindowScene) -> None:
-    send(window, "m1")
-    window.clock.advance(2_000)
-    before = window.table.windows.read(CONVERSATION)
-    with window.wire.at("update_item", killed), pytest.raises(Killed):
-        window.run()
-    assert window.table.windows.read(CONVERSATION) == before

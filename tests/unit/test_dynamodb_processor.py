@@ -77,17 +77,6 @@ def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None
     assert window.telemetry.counts["OldestWindowOverdueMs"] == WINDOW_GRACE_MS
 
 
-def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * 2
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    window.send("m2")
-    window.pass_time(30_000)
-    assert window.batches() == [["m1"], ["m2"]]
-    assert [event["attempt"] for event in window.events()] == [3, 1]
-    assert window.telemetry.counts["Retries"] == 2
-
-
 def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowScene) -> None:
     window.send("m1")
     with patch.object(window.table.messages, "read", side_effect=SendFailed("read conversation: Throttling")) as read:

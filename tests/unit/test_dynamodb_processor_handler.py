@@ -15,7 +15,7 @@ from lambdas.dynamodb_processor import service
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import SWEEP
 from message_buffer.limits import LARGE_MESSAGE_BYTES, WINDOW_GRACE_MS
-from tests.support.window import CONVERSATION, MAX_ATTEMPTS, WINDOW_MS, Killed, WindowScene, settle
+from tests.support.window import MAX_ATTEMPTS, WINDOW_MS, Killed, WindowScene, settle
 
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)
 # Enough for all windows to get to the same step, and short enough for a failing test.
@@ -157,21 +157,6 @@ def test_of_the_large_windows_one_at_a_time_is_in_the_functions_memory(
     scene.wire.before, scene.wire.after = take, leave
     assert deliver(scene) == []
     assert not another.is_set()
-
-
-def test_two_triggers_of_a_conversation_in_one_delivery_emit_its_messages_once_and_in_order(scene: WindowScene) -> None:
-    for message_id in ("m1", "m2"):
-        scene.send(message_id)
-    scene.triggers.send(CONVERSATION, delay_ms=WINDOW_MS)
-    scene.clock.advance(WINDOW_MS)
-
-    def arrive() -> None:
-        scene.send("m3")
-
-    with scene.wire.at("put_events", arrive):
-        deliver(scene)
-    settle(scene)
-    assert scene.batches() == [["m1", "m2"], ["m3"]]
 
 
 def test_a_sweep_that_fails_leaves_the_windows_of_its_delivery_alone(

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from lambdas.dynamodb_processor.service import WINDOW_LOCK_MS
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES
 from message_buffer.lanes.dynamodb.window import FrozenBatch
 from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH
@@ -65,15 +64,6 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     assert window.table.windows.read(CONVERSATION).frozen == frozen
 
 
-def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
-    """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
-    due(window, "m1")
-    lock(window, "dead", until_ms=window.clock() + WINDOW_LOCK_MS)
-    window.clock.advance(WINDOW_LOCK_MS + 1)
-    window.run()
-    assert window.batches() == [["m1"]]
-
-
 def test_a_row_of_a_closed_window_that_is_removed_takes_nothing_along(window: WindowScene) -> None:
     due(window, "m1")
     window.run()
@@ -83,14 +73,6 @@ def test_a_row_of_a_closed_window_that_is_removed_takes_nothing_along(window: Wi
     window.send("m2")
     settle(window)
     assert window.batches() == [["m1"], ["m2"]]
-
-
-def test_an_open_window_is_no_longer_about_to_expire(window: WindowScene) -> None:
-    due(window, "m1")
-    window.run()
-    window.send("m2")
-    rows = window.table.client.scan(TableName="holding")["Items"]
-    assert [item for item in rows if item["item"]["S"] == "!" and "expires_at" in item] == []
 
 
 def test_what_the_service_leaves_unprocessed_is_marked_as_emitted_by_asking_again(

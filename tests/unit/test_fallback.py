@@ -10,7 +10,6 @@ from redis.exceptions import TimeoutError as NoAnswer
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.circuit_breaker import MIN_BREAKER_PAUSE_MS
-from message_buffer.lanes.valkey.scripts import load_script
 from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
 from message_buffer.rules.quota import Charge, Quota
 from tests.support.engine import accepted, payload
@@ -123,33 +122,6 @@ def test_one_webhook_waits_for_valkey_once(lanes: TwoLanes, monkeypatch: pytest.
     assert len(tries) == 1
     assert len(held(lanes)) == 20
     assert lanes.scene.telemetry.counts["FallbackOpened"] == 1
-
-
-@pytest.mark.promise("P10")
-def test_an_outage_leaves_one_message_in_both_lanes(lanes: TwoLanes) -> None:
-    lanes.cut("ingest", "unanswered")
-    for number in range(20):
-        send(lanes, f"m{number}")
-        lanes.clock.advance(2_000)
-    assert (len(held(lanes)), waiting(lanes)) == (20, 1)
-
-
-def test_a_full_valkey_is_tried_with_one_message_a_second_and_refuses_it(
-    lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execute, store = lanes.server.execute_command, load_script("buffer_message")
-
-    def full(*args: Any) -> Any:
-        if args[1] in (store.sha, store.source):
-            raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
-        return execute(*args)
-
-    monkeypatch.setattr(lanes.server, "execute_command", full)
-    for number in range(8):
-        send(lanes, f"m{number}")
-        lanes.clock.advance(MIN_BREAKER_PAUSE_MS // 2)
-    assert (len(held(lanes)), waiting(lanes)) == (8, 0)
-    assert lanes.scene.telemetry.counts["StoreFailures"] == 4
 
 
 def test_one_read_finds_out_that_valkey_is_back(lanes: TwoLanes) -> None:
@@ -266,21 +238,6 @@ def test_a_change_to_what_only_the_valkey_lane_may_have_comes_again_after_the_ou
     assert isinstance(change(lanes), (o.MessageEdited, o.MessageDeleted))
 
 
-@pytest.mark.parametrize("change", [edit, delete, find])
-def test_after_an_outage_a_change_that_comes_too_late_still_names_its_batch(lanes: TwoLanes, change: Call) -> None:
-    lanes.cut("ingest", "swallowed")
-    send(lanes, "m0")
-    lanes.let_windows_end()
-    lanes.mend("ingest")
-    go_by(lanes)
-    send(lanes, "m1")
-    lanes.wait(10_000)
-    lanes.execute()
-    batch_ids = {event["lane"]: event["batchId"] for event in lanes.scene.events()}
-    assert change(lanes) == o.MessageAbsent(known=True, batch_id=batch_ids["valkey"])
-    assert find(lanes, "m0") == o.MessageAbsent(known=True, batch_id=batch_ids["dynamodb"], lane="dynamodb")
-
-
 def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:
     send(lanes, "m1")
     lanes.cut("ingest", "swallowed")
@@ -326,21 +283,6 @@ def test_a_stop_that_fails_in_the_table_is_to_come_again_and_then_drops_what_is_
     assert isinstance(again, o.AlreadyCancelled if valkey_is_cancelled else o.BufferCancelled)
 
 
-def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> None:
-    assert flush(lanes) == o.BufferEmpty()
-    lanes.cut("ingest", "swallowed")
-    assert flush(lanes) == o.BufferEmpty()
-    send(lanes, "m1")
-    flushed = flush(lanes)
-    assert isinstance(flushed, o.BufferRetimed)
-    assert flushed.due_at_ms == lanes.clock()
-    lanes.mend("ingest")
-    go_by(lanes)
-    send(lanes, "m2")
-    assert isinstance(flush(lanes), o.BufferRetimed)
-    assert lanes.engine.store.peek_conversation(CONVERSATION).due_at_ms == lanes.clock()
-
-
 def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
     held = lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     stores = (lanes.engine.store, lanes.scene.lane)
@@ -361,14 +303,6 @@ def test_a_hold_in_an_outage_is_to_come_again(lanes: TwoLanes) -> None:
     go_by(lanes)
     lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert lanes.engine.store.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
-
-
-def test_typing_in_an_outage_lets_the_stored_messages_wait_longer(lanes: TwoLanes) -> None:
-    lanes.cut("ingest", "swallowed")
-    assert typing(lanes) == o.BufferEmpty()
-    due_at_ms = send(lanes, "m1").due_at_ms
-    assert due_at_ms is not None
-    assert typing(lanes) == o.BufferExtended(due_at_ms + 1_000)
 
 
 # -- quotas ------------------------------------------------------------------------------------------------------------

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
-from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
-from message_buffer.lanes.outcomes import LeaseAcquired, LeaseTaken
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes.outcomes import LeaseAcquired
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
-from tests.support.invariants import assert_invariants
 
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 SOON = Rules(silence_ms=700, typing_inference_ms=0)
@@ -194,18 +193,6 @@ def test_while_all_slots_are_taken_it_sleeps_until_one_is_freed(scene: Scene) ->
     assert claimed_at[:3] == [began_ms, began_ms, began_ms + 200]
 
 
-def test_work_within_the_horizon_keeps_it_from_leaving(scene: Scene) -> None:
-    patient = Rules(silence_ms=60_000, typing_inference_ms=0, max_wait_ms=80_000)
-    due_at_ms = scene.engine.send("c", "m1", rules=patient).due_at_ms
-    assert scene.run() is Exit.IDLE
-    assert scene.functions.conversations() == ["c"]
-    assert due_at_ms is not None
-    assert scene.engine.clock.now_ms >= due_at_ms
-
-
-# -- one event delivered twice ---------------------------------------------------------------------
-
-
 # -- hand-over -------------------------------------------------------------------------------------
 
 
@@ -226,11 +213,6 @@ def test_it_hands_over_before_lambda_stops_it_and_starts_its_successor(scene: Sc
     assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseAcquired), "the lease is free"
 
 
-def test_it_hands_over_to_nobody_if_nothing_is_near(scene: Scene) -> None:
-    assert scene.run(life_ms=35_000) is Exit.HANDED_OVER
-    assert scene.functions.processors() == []
-
-
 def test_a_successor_that_cannot_be_started_is_left_to_the_watchdog(scene: Scene) -> None:
     scene.engine.send("c", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
     scene.functions.refusals = 1
@@ -238,15 +220,6 @@ def test_a_successor_that_cannot_be_started_is_left_to_the_watchdog(scene: Scene
     assert scene.telemetry.counts["ProcessorStartFailures"] == 1
     scene.engine.clock.advance(scene.engine.store.settings.start_ms)
     assert scene.engine.store.recover_expired(0).start_id
-
-
-def test_a_chain_of_successors_loses_nothing(scene: Scene) -> None:
-    steady_traffic(scene)
-    for generation in range(1, 21):
-        assert scene.run(life_ms=40_000) is Exit.HANDED_OVER
-        assert len(scene.functions.processors()) == generation
-        scene.processor = scene.make()
-    assert_invariants(scene.engine)
 
 
 # -- the lease -------------------------------------------------------------------------------------
@@ -287,18 +260,6 @@ def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
     scene.once(is_paused_for_too_long)
     assert scene.run() is Exit.IDLE
     assert scene.functions.conversations() == ["c"]
-
-
-def test_it_puts_back_what_a_dead_processor_had_claimed(scene: Scene) -> None:
-    scene.engine.send("c", "m1", rules=NOW)
-    assert scene.engine.claim() == ["c"]
-    scene.engine.clock.advance(scene.engine.store.settings.lease_ms)
-    assert scene.run() is Exit.IDLE
-    assert scene.started_at_ms[0] < scene.engine.clock.now_ms
-    assert scene.functions.conversations() == ["c"]
-    assert scene.telemetry.said("claims put back") == [
-        {"shard": 0, "conversations": 1, "reason": "claimed by a dead processor"}
-    ]
 
 
 def test_it_looks_after_claims_and_tokens_at_their_end(scene: Scene) -> None:
@@ -402,19 +363,6 @@ def test_it_does_not_outlive_its_time_out_in_an_outage(scene: Scene, monkeypatch
     began_ms = scene.engine.clock.now_ms
     assert scene.run(life_ms=40_000) is Exit.STORE_UNAVAILABLE
     assert scene.engine.clock.now_ms - began_ms < 40_000
-
-
-def test_a_processor_that_fails_keeps_its_lease_until_that_expires(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene.engine.send("c", "m1", rules=NOW)
-    with monkeypatch.context() as patched:
-        patched.setattr(scene.engine.store, "claim_due", fail(ScriptInvariantBroken("bug")))
-        with pytest.raises(ScriptInvariantBroken):
-            scene.run()
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
-    scene.engine.clock.advance(scene.engine.store.settings.lease_ms)
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseAcquired)
 
 
 def test_a_long_run_reports_meanwhile(scene: Scene) -> None:
