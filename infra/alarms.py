@@ -4,7 +4,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
 from .metrics import Metrics
-from .symptoms import SYMPTOMS, Metric, Symptom, without_links
+from .symptoms import SYMPTOMS, Metric, Source, Symptom, without_links
 
 
 def raise_alarms(scope: Construct, metrics: Metrics, action: cloudwatch.IAlarmAction) -> list[cloudwatch.Alarm]:
@@ -26,8 +26,10 @@ def raise_alarms(scope: Construct, metrics: Metrics, action: cloudwatch.IAlarmAc
 
 
 def _alarm(scope: Construct, metrics: Metrics, symptom: Symptom, metric: Metric) -> cloudwatch.Alarm:
-    role = metric.of.replace("_", "-") if len(symptom.metrics) > 1 else ""
-    name = f"{symptom.anchor}-{role}".rstrip("-")
+    role = metric.of if len(symptom.metrics) > 1 else ""
+    if metric.source is Source.LAMBDA and len(metrics.functions) == 1:
+        (role,) = metrics.functions  # the buffer's stack has an alarm without a role
+    name = f"{symptom.anchor}-{role.replace('_', '-')}".rstrip("-")
     compare = cloudwatch.ComparisonOperator
     return cloudwatch.Alarm(
         scope,

@@ -119,6 +119,11 @@ def test_the_canary_publishes_how_late_its_batch_is() -> None:
     assert telemetry.counts == {"CanaryLatenessMs": 40}
 
 
+def test_a_batch_that_is_too_late_is_a_failure() -> None:
+    telemetry = run(Bus(["r-0", "r-1", "r-2"], at_ms=DUE_MS + 15_001))
+    assert telemetry.counts == {"CanaryLatenessMs": 15_001, "CanaryFailures": 1}
+
+
 @pytest.mark.parametrize(
     ("bus", "webhook"),
     [
