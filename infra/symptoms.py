@@ -126,6 +126,7 @@ SYMPTOMS = (
         "the processor more memory, or use more [shards](#changing-the-number-of-shards). In the DynamoDB "
         'lane `warnings DynamodbProcessor`: see [emission retries](#emission-retries) after "window failed"; '
         "if it is always the same conversation, raise `memory.dynamodb_processor`.",
+        logs={"dynamodb_processor": ("trigger sent again",)},
     ),
     Symptom(
         name="Sweeps silent",
@@ -144,6 +145,7 @@ SYMPTOMS = (
         'watchdog must fail. After "pass cut" give it more memory, or use fewer shards. Without any line, '
         'invoke it (`aws lambda invoke --function-name "$(output WatchdogFunction)" /dev/stdout`), check that '
         "its rule is `ENABLED` (`aws events list-rules`), and see [throttles](#throttles).",
+        logs={"watchdog": ("pass cut",)},
     ),
     Symptom(
         name="Webhooks fail",
@@ -157,7 +159,7 @@ SYMPTOMS = (
         "failures](#store-failures). If it is the message table or its queue: at `AccessDenied…` roll back, "
         "at `Throttling…` wait until the table has scaled. If it is the secret, [put it](#webhook-secrets). "
         "If nothing is logged, see [function errors](#function-errors) and [throttles](#throttles).",
-        logs={"ingest": ("webhook secrets not renewed",)},
+        logs={"ingest": ("refused for now",)},
     ),
     Symptom(
         name="Store failures",
@@ -171,7 +173,11 @@ SYMPTOMS = (
         do="`warnings Watchdog`: `reason`. If Valkey is away, see [a Valkey outage](#a-valkey-outage); if it is "
         "full, [cache storage](#cache-storage); if it throttles or refuses, [cache "
         "refusals](#cache-refusals).",
-        logs={"processor": ("store fails",), "conversation_processor": ("store failed",)},
+        logs={
+            "processor": ("store fails",),
+            "conversation_processor": ("store failed",),
+            "watchdog": ("shard not checked",),
+        },
     ),
     Symptom(
         name="Dead letters",
@@ -194,6 +200,7 @@ SYMPTOMS = (
         "or more than 15 s late. Customers are affected, too.",
         do="`bufferctl doctor`, then `warnings Canary`: `reason`. See [webhooks fail](#webhooks-fail), or, if no "
         "event arrived, [oldest overdue](#oldest-overdue).",
+        logs={"canary": ("canary failed",)},
     ),
     Symptom(
         name="Function errors",
@@ -236,7 +243,7 @@ SYMPTOMS = (
         "is lost, but conversations may be split).",
         do="`warnings Ingest`: `reason`. At `AccessDenied…`, somebody changed the function's role or the "
         "network's gateway endpoint: deploy again. At a time-out of DynamoDB you can only wait.",
-        logs={"ingest": ("rules not renewed", "aliases unreachable")},
+        logs={"ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed")},
     ),
     Symptom(
         name="Unauthentic webhooks",
@@ -263,6 +270,7 @@ SYMPTOMS = (
         "(`taken`). Meta's and Telegram's `dropped` changes and control words are lost. A conversation is "
         "full if it is on hold (`bufferctl conversation resume <id>`), or if its batch cannot be emitted "
         "([emission retries](#emission-retries)).",
+        logs={"ingest": ("over quota",)},
     ),
     Symptom(
         name="Cache storage",
@@ -322,8 +330,6 @@ SYMPTOMS = (
         "responder's secret has no …`: add the missing key. `the model said nothing`: check the model's "
         "limits and guardrails. `not an event …`: another program wrote to the bus. Then [send them "
         "again](#sending-replies-again).",
-        # Not a failure of the buffer: each of these is tried up to 12 times.
-        logs={"responder": ("reply is tried again",)},
     ),
     Symptom(
         name="Replies of a tenant",
@@ -347,6 +353,7 @@ SYMPTOMS = (
         "confirmed\"'`: conversation, batch, part, `reason`. `bufferctl conversation history <id> --messages` "
         "shows the reply, the provider's console whether it was sent. If not, send it yourself. If there are "
         "many, the channel responds late.",
+        logs={"responder": ("send was not confirmed",)},
     ),
     Symptom(
         name="Start failures",
@@ -370,6 +377,7 @@ SYMPTOMS = (
         "`memory.processor`. At often `held`, Lambda delays starts for longer than `timings.start_ms`: see "
         "[throttles](#throttles). At `error` see [function errors](#function-errors), at `store_unavailable` "
         "[store failures](#store-failures).",
+        logs={"processor": ("lease lost",)},
     ),
     Symptom(
         name="Emission retries",
@@ -421,6 +429,7 @@ SYMPTOMS = (
         "model](responder.md#turning-it-on). `gate: unavailable`: the function `gate` or Valkey fails. `no "
         "connection`: the AI or the channel cannot be reached. `read secret: …`: the responder cannot read "
         "its secret.",
+        logs={"responder": ("reply is tried again",)},
     ),
 )  # fmt: skip
 BY_NAME = {symptom.name: symptom for symptom in SYMPTOMS}
