@@ -108,7 +108,7 @@ def test_the_addresses_of_the_stage_are_subscribed(synthesize: Synthesize) -> No
 
 def test_every_symptom_is_an_alarm_or_a_graph_in_some_stage_with_the_tables_words(synthesize: Synthesize) -> None:
     stages = [synthesize("prod", api=REST, **FULL), synthesize("prod", **ALONE), synthesize("prod", **PUBLIC)]
-    alarms, graphs = set(), set()
+    alarms, graphs = set[tuple[str, ...]](), set[str]()
     for stacks in stages:
         for alarm in _alarms(stacks["Buffer"], stacks["Responder"]).values():
             alarms.add(tuple(re.split(r"\[|\] | Runbook: ", alarm["AlarmDescription"])[1:]))
