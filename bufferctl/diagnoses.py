@@ -152,8 +152,10 @@ def _error_in(line: LogLine) -> str | None:
     if fields:
         detail = ", ".join(_brief(fields[name]) for name in ("error", "reason", "place") if fields.get(name))
         return f"{fields.get('message')} ({detail})" if fields.get("level") == "ERROR" else None
+    if not any(sign in line.text for sign in UNCAUGHT):
+        return None
     first = line.text.splitlines()[0].removeprefix("[ERROR] ").strip().rstrip(".")
-    return first if any(sign in line.text for sign in UNCAUGHT) else None
+    return "an uncaught error" if first.startswith("Traceback") else first
 
 
 def attempts(facts: StageFacts) -> Iterator[Finding]:

@@ -327,8 +327,6 @@ def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
     always, with_traffic, alarms = _watched(config)
-    if config.has_valkey_lane:
-        alarms += used("alarm_metrics_with_traffic") * traffic.busy_hours
     metrics = always + with_traffic * traffic.busy_hours
     lines = [
         Line(
@@ -338,7 +336,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
             metrics,
             "metrics that are always sent + others x share of hours with traffic",
         ),
-        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms use + others x share of hours with traffic"),
+        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms use"),
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "dashboards of the stage"),
     ]
     if config.tracing:

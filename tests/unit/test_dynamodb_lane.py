@@ -234,7 +234,7 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
     assert window.triggers.waiting == []
     window.pass_time(WINDOW_MS + WINDOW_GRACE_MS + 60_000, sweep=True)
     assert window.batches() == [["m1", "m2"]]
-    assert window.telemetry.counts["TriggersResent"] == 1
+    assert window.telemetry.counts["Recovered"] == 1
 
 
 def test_a_repeat_sends_the_trigger_if_the_first_request_ended_after_it_had_opened_the_window(

@@ -161,7 +161,7 @@ def test_an_account_has_an_owner(scene: Scene) -> None:
 def test_without_the_table_the_deployed_rules_stand(scene: Scene) -> None:
     scene.table.is_away = True
     assert scene.silence_ms() == 1_100
-    assert scene.telemetry.counts == {"RulesUnreachable": 1}
+    assert scene.telemetry.counts == {"TablesUnreachable": 1}
 
 
 def test_rules_that_were_read_stand_while_the_table_is_away(scene: Scene) -> None:
