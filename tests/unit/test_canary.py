@@ -170,7 +170,7 @@ def test_a_canary_without_its_secret_fails_aloud(monkeypatch: pytest.MonkeyPatch
 
 def test_the_messages_of_trials_are_not_counted() -> None:
     def reported(*tenants: str) -> dict[str, int]:
-        telemetry, done = RecordedTelemetry(), Done(counts=Counter(Messages=1))
+        telemetry, done = RecordedTelemetry(), Done(counts=Counter(accepted=1))
         for tenant in tenants:
             conversation = ConversationId(tenant, "generic", "shop", "c1")
             done.note_wait(conversation, o.MessageDuplicate(None, 0))
