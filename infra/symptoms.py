@@ -8,15 +8,18 @@ dashboard and the doctor show it.
 In `do`, `logs`, `warnings`, `custom` and `cached` are the shell functions of the runbook.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from message_buffer.limits import MAX_OVERDUE_MS
 
-from .settings_and_defaults import StageConfig
+if TYPE_CHECKING:  # the doctor, which imports this module, needs no settings
+    from .settings_and_defaults import StageConfig
 
 RUNBOOK = "docs/runbook.md"
 EMITTERS = ("conversation_processor", "dynamodb_processor")

@@ -101,19 +101,6 @@ def refused_webhooks(stage: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[N
     assert stage.webhooks.post("telegram", telegram_message(1, "Hey", user=1)).status == 200
 
 
-@contextmanager
-def a_firing_alarm(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    cloudwatch, name = stage.outputs.client("cloudwatch"), "message-buffer-local-dead-letters"
-    cloudwatch.put_metric_alarm(
-        AlarmName=name, AlarmDescription="[page] Some batches wait. Runbook: docs/runbook.md#dead-letters",
-        Namespace="AWS/SQS", MetricName="ApproximateNumberOfMessagesVisible", Statistic="Maximum", Period=60,
-        EvaluationPeriods=1, Threshold=0, ComparisonOperator="GreaterThanThreshold",
-    )  # fmt: skip
-    cloudwatch.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="planted")
-    yield
-    cloudwatch.delete_alarms(AlarmNames=[name])
-
-
 FAULTS: dict[str, tuple[Plant, Severity, str]] = {
     "a broken secret": (a_broken_secret, BROKEN, "The secret of the webhooks is no JSON object"),
     "a dead letter": (a_dead_letter, BROKEN, "Dead letters: 1"),
@@ -129,7 +116,6 @@ FAULTS: dict[str, tuple[Plant, Severity, str]] = {
         "The conversation processor logged `emit failed` .* and not `emitted` since: .*AccessDenied",
     ),
     "refused webhooks": (refused_webhooks, FAILING, "3 webhooks of telegram were answered 401"),
-    "a firing alarm": (a_firing_alarm, BROKEN, "Alarm dead-letters: Some batches wait"),
 }
 
 
@@ -150,23 +136,6 @@ def test_doctor_names_a_function_that_crashed_and_its_error(stage: LocalStage) -
         stage.invoke("watchdog", wait=True)
         report = examine(facts_of(stage))
     assert found(report, FAILING, "The watchdog failed .* within the hour, last at .*: an uncaught error"), report
-
-
-def test_doctor_names_a_bus_without_consumers(stage: LocalStage) -> None:
-    events, bus = stage.outputs.client("events"), stage.outputs.EventBusName
-    assert found(examine(facts_of(stage)), FAILING, "No rule with a target takes batches")
-    events.put_rule(Name="a-consumer", EventBusName=bus, EventPattern=json.dumps({"source": ["nobody"]}))
-    try:
-        report = examine(facts_of(stage))
-        assert found(report, FAILING, "No rule with a target takes batches"), report
-        asked = {"QueueUrl": stage.outputs.DeadLetterQueueUrl, "AttributeNames": ["QueueArn"]}
-        arn = stage.outputs.client("sqs").get_queue_attributes(**asked)["Attributes"]["QueueArn"]
-        target = {"Id": "queue", "Arn": arn}
-        events.put_targets(Rule="a-consumer", EventBusName=bus, Targets=[target])
-        assert not found(examine(facts_of(stage)), FAILING, "No rule with a target takes batches")
-    finally:
-        events.remove_targets(Rule="a-consumer", EventBusName=bus, Ids=["queue"])
-        events.delete_rule(Name="a-consumer", EventBusName=bus, Force=True)
 
 
 def test_doctor_changes_nothing_and_can_read_all_of_the_local_stage(stage: LocalStage) -> None:
