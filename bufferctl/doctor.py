@@ -28,19 +28,17 @@ def examine(facts: StageFacts, *, done: Callable[[], None] = lambda: None) -> Re
 
     Raise the SDK's error if the caller must sign in first.
     """
-    from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - it would make --help slow
 
     findings: list[Finding] = []
     unread: dict[str, str] = {}
     for name, diagnosis in DIAGNOSES.items():
         try:
             findings += diagnosis(facts)
-        except Unreadable as error:
-            unread[name] = str(error)
-        except ClientError as error:
+        except (Unreadable, BotoCoreError, ClientError) as error:
             if needs_sign_in(error):
                 raise
-            unread[name] = f"{error.operation_name}: {error.response['Error'].get('Message') or 'refused'}"
+            unread[name] = str(error)
         done()
     return Report(sorted(findings, key=lambda finding: finding.severity), unread)
 
@@ -60,11 +58,14 @@ def doctor(account: Account, given: Namespace) -> None:
 
 def _lines(found: Report) -> list[TextLine]:
     lines = []
+    advised = set[str]()
     for finding in found.findings:
         word = finding.severity.name.lower().ljust(SEVERITY_CHARACTERS + GAP)
         hang = len(word)
         tone = TONES.get(finding.severity, "plain")
-        lines.append(TextLine(f"{word}{finding.what}\n{' ' * hang}{finding.do}", tone, hang=hang))
+        do = f"As above: {finding.do.rpartition(' (')[2].rstrip(')')}." if finding.do in advised else finding.do
+        advised.add(finding.do)
+        lines.append(TextLine(f"{word}{finding.what}\n{' ' * hang}{do}", tone, hang=hang))
     if not found.findings and len(found.unread) < len(DIAGNOSES):
         made = len(DIAGNOSES) - len(found.unread)
         lines.append(TextLine(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))

@@ -8,7 +8,7 @@ from constructs import Construct
 
 from .buffer import BufferStack
 from .cache import CacheStack
-from .metrics import BufferMetrics, Metrics
+from .metrics import Metrics
 from .network import NetworkStack
 from .operability import BufferOperability, ResponderOperability
 from .permissions import grant_cache
@@ -39,22 +39,23 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     if cache:
         grant_cache(cache, buffer)
     if not config.is_local:
+        queues = buffer.whatsapp_queues
+        whatsapp = {"queued webhooks": queues.webhooks, "unreadable webhooks": queues.unreadable} if queues else {}
         BufferOperability(
             buffer,
-            BufferMetrics(
+            Metrics(
                 config=config,
                 functions=buffer.functions,
-                dead_letters=buffer.dead_letters,
+                queues={"dead letters": buffer.dead_letters} | whatsapp,
                 api=buffer.webhooks.api,
                 cache_name=cache.name if cache else None,
-                whatsapp_queues=buffer.whatsapp_queues,
             ),
         )
     if config.responder:
         responder = ResponderStack(scope, config, config.responder, source=source, layer=layer, buffer=buffer)
         if not config.is_local:
-            own = {"responder": responder.function}
-            ResponderOperability(responder, Metrics(config=config, functions=own, dead_letters=responder.dead_letters))
+            own, letters = {"responder": responder.function}, {"reply dead letters": responder.dead_letters}
+            ResponderOperability(responder, Metrics(config=config, functions=own, queues=letters))
     else:
         # CDK does not delete a deployed stack that the app no longer contains, so the responder would continue to run.
         # An empty stack replaces it. Deploy it first, so that CloudFormation removes the responder before it changes

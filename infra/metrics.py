@@ -1,4 +1,4 @@
-"""The metrics that alarms and dashboard use, and where CloudWatch keeps them.
+"""Finds the metrics of the table of symptoms in CloudWatch.
 
 The functions publish metrics in the namespace `MessageBuffer/<stage>`, with the function's role as the dimension
 `service`. A metric that is counted by reason has the dimensions `reason` and `service`; CloudWatch has no sum of it by
@@ -13,22 +13,21 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_sqs as sqs
 
-from .end_user_messaging import WhatsAppQueues
 from .function import Function
 from .settings_and_defaults import StageConfig
+from .symptoms import MIN_FAILED_WEBHOOKS, Metric, Source
 
-MINUTE = cdk.Duration.minutes(1)
-FIVE_MINUTES = cdk.Duration.minutes(5)
+Line = cloudwatch.IMetric
 
 
 class ApiMetrics(Protocol):
     """The metrics that each kind of API has: HTTP API, REST API, or a function with an address of its own."""
 
-    def metric_count(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
+    def metric_count(self, *, period: cdk.Duration, statistic: str) -> Line: ...
 
-    def metric_client_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
+    def metric_client_error(self, *, period: cdk.Duration, statistic: str) -> Line: ...
 
-    def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
+    def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> Line: ...
 
 
 class FunctionUrlApi:
@@ -37,105 +36,136 @@ class FunctionUrlApi:
     def __init__(self, function: Function) -> None:
         self._function = function
 
-    def metric_count(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
+    def metric_count(self, *, period: cdk.Duration, statistic: str) -> Line:
         return self._function.metric("UrlRequestCount", period=period, statistic=statistic)
 
-    def metric_client_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
+    def metric_client_error(self, *, period: cdk.Duration, statistic: str) -> Line:
         return self._function.metric("Url4xxCount", period=period, statistic=statistic)
 
-    def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
-        return self._function.metric("Url5xxCount", period=period, statistic=statistic)
+    def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> Line:
+        """Return the requests that fail. Lambda answers a throttled request with 429, which is not a 5xx."""
+        failed = ("Url5xxCount", "Throttles")
+        return _sum([self._function.metric(name, period=period, statistic=statistic) for name in failed], period)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The metrics of the functions and the dead letters of one stack."""
+    """What CloudWatch knows about one stack of a stage."""
 
     config: StageConfig
     functions: Mapping[str, Function]
-    dead_letters: sqs.IQueue
+    queues: Mapping[str, sqs.IQueue]
+    api: ApiMetrics | None = None
+    """`None` in the responder's stack."""
+    cache_name: str | None = None
+    """`None` in a stage without the Valkey lane, and in the responder's stack."""
 
-    def custom(
-        self,
-        name: str,
-        service: str,
-        *,
-        statistic: str = "Sum",
-        period: cdk.Duration = MINUTE,
-        reason: str | None = None,
-    ) -> cloudwatch.Metric:
-        """Return a metric that a function publishes about itself."""
-        return cloudwatch.Metric(
-            namespace=self._namespace,
-            metric_name=name,
-            dimensions_map={"service": service} | ({"reason": reason} if reason else {}),
-            statistic=statistic,
-            period=period,
-            label=reason or name,
-        )
+    def has(self, metric: Metric) -> bool:
+        """Return whether the stack has what publishes this metric."""
+        match metric.source:
+            case Source.OWN:
+                return metric.of in self.functions
+            case Source.LAMBDA:
+                return True
+            case Source.QUEUE:
+                return metric.of in self.queues
+            case Source.API:
+                return self.api is not None
+            case Source.PUBLIC_CACHE:
+                return self.cache_name is not None and not self.config.has_network
+            case _:
+                return self.cache_name is not None
 
-    def custom_or_zero(self, name: str, service: str) -> cloudwatch.MathExpression:
-        """Return a metric that a function publishes every minute, with 0 for each minute in which it did not.
+    def value(self, metric: Metric, *, minutes: int, or_zero: bool = False) -> Line:
+        """Return the one value of a metric that an alarm watches.
 
-        Before its first value there is nothing to fill, so an alarm on it does not fire in a new stage.
+        `or_zero` puts 0 for each minute without a value. Before the first value there is nothing to fill, so an alarm
+        does not fire in a new stage.
         """
+        period = cdk.Duration.minutes(minutes)
+        if metric.source is Source.API:
+            return self._failed_percent(period)
+        found = self._each(metric, period)
+        value = found[0] if len(found) == 1 else _sum(found, period)
+        if or_zero:
+            filled = {"published": value}
+            value = cloudwatch.MathExpression(
+                expression="FILL(published, 0)", using_metrics=filled, label=metric.name, period=period
+            )
+        return value
+
+    def lines(self, metric: Metric) -> list[Line]:
+        """Return the lines of a metric in a graph."""
+        return self._each(metric, cdk.Duration.minutes(1))
+
+    def _each(self, metric: Metric, period: cdk.Duration) -> list[Line]:
+        if metric.source is Source.OWN:
+            return [self._own(metric, period)]
+        if metric.source is Source.VALKEY:
+            # The sum is a query over the namespace, because most of these functions have never published the metric.
+            query = f'SELECT SUM({metric.name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - our own words
+            return [cloudwatch.MathExpression(expression=query, label=metric.name, period=period)]
+        if metric.source is Source.LAMBDA:
+            return [
+                function.metric(metric.name, statistic=metric.statistic, period=period, label=role)
+                for role, function in self.functions.items()
+            ]
+        if metric.source is Source.QUEUE:
+            queue = self.queues[metric.of]
+            return [queue.metric(metric.name, statistic=metric.statistic, period=period, label=metric.of)]
+        if metric.source is Source.API:
+            assert self.api, "only the buffer's stack has an API"
+            of_api = (self.api.metric_count, self.api.metric_client_error, self.api.metric_server_error)
+            return [each(period=period, statistic=metric.statistic) for each in of_api]
+        assert self.cache_name, "only a stage with a cache has metrics of a cache"
+        # A serverless cache has the dimension `clusterId`, not `CacheClusterId`.
+        return [_metric("AWS/ElastiCache", metric, period, clusterId=self.cache_name)]
+
+    def _own(self, metric: Metric, period: cdk.Duration) -> Line:
+        if metric.reason != "*":
+            reason = {"reason": metric.reason} if metric.reason else {}
+            return _metric(self._namespace, metric, period, service=metric.of, **reason)
+        # Graphs accept a search, which finds a line for each reason that occurred. Alarms do not.
+        search = f'{{{self._namespace},reason,service}} MetricName="{metric.name}" service="{metric.of}"'
         return cloudwatch.MathExpression(
-            expression="FILL(published, 0)",
-            using_metrics={"published": self.custom(name, service)},
-            label=name,
-            period=MINUTE,
-        )
-
-    def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
-        """Return the sum over all functions.
-
-        The sum is a query over the namespace. A sum of single metrics would have no value while one metric has none.
-        """
-        query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
-        return cloudwatch.MathExpression(expression=query, label=name, period=period)
-
-    def custom_by_reason(self, name: str, service: str) -> cloudwatch.MathExpression:
-        """Return a search that finds a line for each reason that occurred. Graphs accept a search, alarms do not."""
-        search = f'{{{self._namespace},reason,service}} MetricName="{name}" service="{service}"'
-        return cloudwatch.MathExpression(
-            expression=f"SEARCH('{search}', 'Sum', {MINUTE.to_seconds()})",
+            expression=f"SEARCH('{search}', '{metric.statistic}', {period.to_seconds()})",
             label="${PROP('Dim.reason')}",
-            period=MINUTE,
+            period=period,
         )
 
-    def function(
-        self, role: str, name: str, *, statistic: str = "Sum", period: cdk.Duration = MINUTE
-    ) -> cloudwatch.Metric:
-        """Return a metric that Lambda publishes about a function, over all of its versions."""
-        return self.functions[role].metric(name, statistic=statistic, period=period, label=role)
-
-    def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
-        """Return the metric of how many messages wait in a queue."""
-        return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
+    def _failed_percent(self, period: cdk.Duration) -> Line:
+        """Return the share of webhooks that the API answers with 5xx."""
+        assert self.api, "only the buffer's stack has an API"
+        return cloudwatch.MathExpression(
+            expression=f"IF(errors >= {MIN_FAILED_WEBHOOKS}, 100 * errors / requests, 0)",
+            using_metrics={
+                "errors": self.api.metric_server_error(period=period, statistic="Sum"),
+                "requests": self.api.metric_count(period=period, statistic="Sum"),
+            },
+            label="5xx, % of the webhooks",
+            period=period,
+        )
 
     @property
     def _namespace(self) -> str:
         return f"MessageBuffer/{self.config.name}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BufferMetrics(Metrics):
-    """The metrics of a stage without its responder."""
+def _metric(namespace: str, metric: Metric, period: cdk.Duration, **dimensions: str) -> cloudwatch.Metric:
+    words = (dimensions.get("service"), metric.name, metric.statistic if metric.statistic != "Sum" else None)
+    return cloudwatch.Metric(
+        namespace=namespace,
+        metric_name=metric.name,
+        dimensions_map=dimensions,
+        statistic=metric.statistic,
+        period=period,
+        label=" ".join(filter(None, words)),
+    )
 
-    api: ApiMetrics
-    cache_name: str | None
-    """`None` in a stage without the Valkey lane."""
-    whatsapp_queues: WhatsAppQueues | None
-    """`None` in a stage without AWS End User Messaging Social."""
 
-    def cache(self, name: str, *, statistic: str, period: cdk.Duration = MINUTE) -> cloudwatch.Metric:
-        """Return a metric of ElastiCache. A serverless cache has the dimension `clusterId`, not `CacheClusterId`."""
-        assert self.cache_name, "only a stage with a cache has metrics of a cache"
-        return cloudwatch.Metric(
-            namespace="AWS/ElastiCache",
-            metric_name=name,
-            dimensions_map={"clusterId": self.cache_name},
-            statistic=statistic,
-            period=period,
-            label=f"{name} {statistic.lower()}",
-        )
+def _sum(metrics: list[Line], period: cdk.Duration) -> Line:
+    """Return the sum over the metrics. A sum of an array leaves out a metric that has no value."""
+    named = {f"m{place}": metric for place, metric in enumerate(metrics)}
+    return cloudwatch.MathExpression(
+        expression=f"SUM([{', '.join(named)}])", using_metrics=named, label="sum", period=period
+    )

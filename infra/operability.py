@@ -8,24 +8,21 @@ from aws_cdk import aws_sns as sns
 from aws_cdk.aws_sns_subscriptions import EmailSubscription
 from constructs import Construct
 
-from .alarms import causes, causes_in_responder, raise_alarms, symptoms
-from .dashboard import draw_dashboard, rows_of_buffer, rows_of_responder
+from .alarms import raise_alarms
+from .dashboard import draw_dashboard
 from .function import keep_identity
-from .metrics import BufferMetrics, Metrics
+from .metrics import Metrics
 from .settings_and_defaults import StageConfig
 
 
 class BufferOperability(Construct):
     """The topic that all alarms of the stage notify, with the buffer's alarms and dashboard."""
 
-    def __init__(self, scope: Construct, metrics: BufferMetrics) -> None:
+    def __init__(self, scope: Construct, metrics: Metrics) -> None:
         super().__init__(scope, "Operability")
-        stage = metrics.config.name
         topic = self._make_topic(metrics.config)
-        alarms = raise_alarms(
-            self, stage=stage, symptoms=symptoms(metrics), causes=causes(metrics), action=actions.SnsAction(topic)
-        )
-        draw_dashboard(self, stage, rows_of_buffer(metrics), alarms=alarms)
+        alarms = raise_alarms(self, metrics, actions.SnsAction(topic))
+        draw_dashboard(self, metrics.config.name, metrics, alarms)
         cdk.CfnOutput(scope, "AlarmTopicArn", value=topic.topic_arn)
 
     def _make_topic(self, config: StageConfig) -> sns.Topic:
@@ -79,17 +76,14 @@ class ResponderOperability(Construct):
 
     def __init__(self, scope: Construct, metrics: Metrics) -> None:
         super().__init__(scope, "Operability")
-        stage = metrics.config.name
         # Refer to the topic by its name, because CloudFormation would look up a reference to the other stack once for
         # each alarm.
         arn = cdk.Stack.of(self).format_arn(
             service="sns", resource=_topic_name(metrics.config), arn_format=cdk.ArnFormat.NO_RESOURCE_NAME
         )
         topic = sns.Topic.from_topic_arn(self, "AlarmTopic", arn)
-        alarms = raise_alarms(
-            self, stage=stage, symptoms=[], causes=causes_in_responder(metrics), action=actions.SnsAction(topic)
-        )
-        draw_dashboard(self, f"{stage}-responder", rows_of_responder(metrics), alarms=alarms)
+        alarms = raise_alarms(self, metrics, actions.SnsAction(topic))
+        draw_dashboard(self, f"{metrics.config.name}-responder", metrics, alarms)
 
 
 def _topic_name(config: StageConfig) -> str:

@@ -368,7 +368,6 @@ def _metrics_and_alarms(config: StageConfig, traffic: Traffic) -> list[Line]:
         always, with_traffic = metrics_of("always") + metrics_of("sweep") * config.has_dynamodb_lane, "valkey"
         alarms = used("alarm_metrics_with_fallback" if config.has_dynamodb_lane else "alarm_metrics")
         alarms += used("alarm_metrics_of_public_cache") * (not config.has_network)
-        alarms += used("alarm_metrics_with_traffic") * traffic.busy_hours
     else:
         always, with_traffic, alarms = metrics_of("sweep"), "dynamodb", used("alarm_metrics_of_dynamodb_lane")
     metrics = always + metrics_of(with_traffic) * traffic.busy_hours

@@ -26,7 +26,6 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.takeovers.takeovers_table import TakeoversTable
-from message_buffer.telemetry import Telemetry
 
 # If one call cannot erase everything, the caller waits this long before the next call, because the dead letters that
 # the first call gave back to the queue need a moment to become visible again.
@@ -53,14 +52,12 @@ class Forgetting:
         places: Places,
         *,
         bus: EventBus,
-        telemetry: Telemetry,
         time_left: TimeLeft,
         clock: Clock = system_clock,
     ) -> None:
         self._lanes = lanes
         self._places = places
         self._bus = bus
-        self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
 
@@ -96,7 +93,6 @@ class Forgetting:
             "aliases": self._places.aliases.forget(parse_conversation_id(name), now_ms=self._clock()),
         }
         copies, finished = self._copies(name, until_ms=None, erase=True)
-        self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"])
         # Ask for another call if a conversation processor read the batch before it was erased, because that processor
         # may still write an object or a dead letter.
         leaving_ms = max((each.leaving_until_ms or 0) - self._clock() for each in forgotten)
@@ -158,8 +154,6 @@ class Forgetting:
         keys = [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
         if erase:
             self._places.objects.delete(keys)
-            if messages:
-                self._telemetry.count("ErasedMessages", messages)
         return {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys)}, letters.finished
 
     def _drop_object(self, reference: Any) -> None:

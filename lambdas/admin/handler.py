@@ -71,7 +71,6 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
                 aliases=AliasesTable(settings.aliases_table),
             ),
             bus=bus,
-            telemetry=telemetry,
             time_left=call.time_left,
         ),
         telemetry=telemetry,

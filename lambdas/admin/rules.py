@@ -120,8 +120,7 @@ class RulesAdmin:
         """Return the agent of the conversation's account, or None if it has none, or if the rules cannot be read."""
         try:
             return _agent_of(self._book(self._table.read_all()), conversation)
-        except SendFailed as error:
-            self._telemetry.warn("agent not read", conversation=str(conversation), reason=str(error))
+        except SendFailed:
             return None
 
     def _check(self, scope: str, stored: Sequence[StoredRules]) -> None:

@@ -15,6 +15,8 @@ CANARY_CONVERSATIONS = 288
 # The function stops waiting this long before its time-out, so that it can still log what is missing.
 MIN_MS_LEFT_TO_REPORT = 5_000
 ACCOUNT = "canary"
+# The canary's batch may wait for cold starts of up to four functions. If it is later than this, something is wrong.
+MAX_CANARY_LATENESS_MS = 15_000
 
 
 class Canary:
@@ -45,16 +47,19 @@ class Canary:
             problem: str | None = str(error)
         else:
             self._collect(burst, arrivals, remaining_ms)
-            problem = burst.problem(arrivals)
+            problem = burst.problem(arrivals) or self._lateness(burst.late_ms(arrivals))
         if problem is None:
-            late_ms = burst.late_ms(arrivals)
-            self._telemetry.measure_ms("CanaryLatenessMs", late_ms)
-            self._telemetry.info("canary is well", conversation=burst.conversation, late_ms=late_ms)
+            self._telemetry.info("canary is well", conversation=burst.conversation, late_ms=burst.late_ms(arrivals))
         elif self._is_being_deployed():
             self._telemetry.info("canary failed in a deployment", conversation=burst.conversation, reason=problem)
         else:
             self._telemetry.count("CanaryFailures")
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
+
+    def _lateness(self, late_ms: int) -> str | None:
+        """Publish the lateness of a right batch. Return a problem if the batch is too late."""
+        self._telemetry.measure_ms("CanaryLatenessMs", late_ms)
+        return f"The batch was {late_ms / 1_000:.1f} s late" if late_ms > MAX_CANARY_LATENESS_MS else None
 
     def _collect(self, burst: Burst, arrivals: list[ArrivedEvent], remaining_ms: Callable[[], int]) -> None:
         """Collect events until all batches of the burst have arrived or are too late, or until the run must end."""

@@ -13,7 +13,7 @@ A run may be killed after any step. The queue then delivers the trigger again.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import blake2s
 from math import inf
 from random import SystemRandom
@@ -159,10 +159,11 @@ class DynamoDbProcessor:
         self._telemetry.count("Sweeps")
         # Publish no zeros of these metrics, because AWS bills a metric for each hour in which it has a value. Only the
         # metrics of alarms need a value of zero.
+        if resent:
+            self._telemetry.count("Recovered", resent)
         if windows:
-            self._telemetry.count("TriggersResent", resent)
-            self._telemetry.count("OpenWindows", len(windows))
-        self._telemetry.measure_ms("OldestWindowOverdueMs", overdue_ms)
+            self._telemetry.count("Pending", len(windows))
+        self._telemetry.measure_ms("OldestOverdueMs", overdue_ms)
         self._telemetry.info("swept", open=len(windows), resent=resent)
 
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
@@ -172,7 +173,6 @@ class DynamoDbProcessor:
             return True
         hidden_ms = window.due.due_at_ms - now_ms
         if window.is_locked(now_ms):
-            self._telemetry.count("TriggersReturned")
             hidden_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
         elif hidden_ms > MAX_TRIGGER_HIDDEN_MS:
             return self._send_successor(trigger, window, hidden_ms)
@@ -185,19 +185,16 @@ class DynamoDbProcessor:
         # Send no successor if an earlier one is still to come. If this trigger arrives within a minute of that
         # successor's time, it may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
-            self._telemetry.info("another trigger arrives", conversation=conversation)
             return True
         delay_ms = min(hidden_ms, MAX_TRIGGER_DELAY_MS)
         try:
             self._triggers.send(conversation, delay_ms=delay_ms)
-        except SendFailed as error:
-            self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
+        except SendFailed:
             return self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
         # Record that this window's next trigger was sent, so that no other run sends it again.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
-        self._telemetry.info("successor sent", conversation=conversation, delay_ms=delay_ms)
         return True
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
@@ -212,7 +209,6 @@ class DynamoDbProcessor:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
                 self._empty(locked, heartbeat, time)
         except LockLost as error:
-            self._telemetry.count("LockLost")
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
         except _PutOnHold:
@@ -271,7 +267,7 @@ class DynamoDbProcessor:
                 return self._again(conversation, window.frozen, contents)
             messages, payloads, left = self._fitting(conversation, contents.stored)
             if not messages:
-                self._telemetry.info("nothing stored", conversation=conversation)
+                self._telemetry.info("nothing waits", conversation=conversation)
                 self._close(locked, generation=window.generation)
                 return None
             frozen = _freeze(conversation, messages, window, left=left)
@@ -366,19 +362,14 @@ class DynamoDbProcessor:
         wait_ms = back_off_ms(attempt, self._random)
         self._telemetry.failed("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
-        try:
+        with suppress(SendFailed):  # the lock ends by itself
             self._windows.retry(conversation, locked.owner, due_at_ms=self._clock() + wait_ms)
-        except SendFailed as failed:
-            self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         return self._hide(trigger, wait_ms)
 
     def _hide(self, trigger: Trigger, for_ms: int) -> Literal[False]:
         """Let the queue deliver the trigger again after this time. Return False, as `process` then does."""
-        try:
+        with suppress(SendFailed):  # the queue delivers the trigger again anyway, once it is no longer hidden
             self._triggers.hide(trigger, for_ms=for_ms)
-        except SendFailed as error:
-            # The queue delivers the trigger again anyway, once it is no longer hidden.
-            self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
         return False
 
 

@@ -57,8 +57,6 @@ class Authentication:
         signer = platform.authenticate(webhook, credentials)
         if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
-        if signer is None and not credentials.every_secret:
-            self._unauthenticated.count("NoSecret")
         if signer is None:
             raise Unauthentic(WRONG_SIGNATURE)
         if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):

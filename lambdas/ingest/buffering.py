@@ -31,7 +31,7 @@ class Buffering:
         Add each message that a quota or a full conversation refuses to `refusals`. If the platform does not send
         refused messages again (`comes_again` is False), buffer messages over a quota too.
         """
-        with Outbox(self._bus, CANCELLED, lambda sent: done.count("Stopped", sent)) as outbox:
+        with Outbox(self._bus, CANCELLED, lambda sent: done.count("stopped", sent)) as outbox:
             for message in messages:
                 if reason := refusals.of_message(message):
                     done.note_refused(message.conversation, reason)
@@ -71,7 +71,7 @@ class Buffering:
         if isinstance(outcome, o.BufferRetimed):
             done.note_wait(message.conversation, outcome)
         if isinstance(outcome, o.BufferRetimed) and outcome.due_at_ms <= self._clock():
-            done.count("Flushed")
+            done.count("flushed")
         else:
             done.ignored["flush"] += 1
 
@@ -85,15 +85,15 @@ class Buffering:
             done.note_limited(message.conversation)
             if outcome.reason != "waiting" and not comes_again:
                 outcome = self._store(message, charge=None)
-                done.count("OverQuotaTaken", isinstance(outcome, o.MessageBuffered))
+                done.count("taken", isinstance(outcome, o.MessageBuffered))
         if isinstance(outcome, o.MessageRefused):
             done.note_refused(message.conversation, outcome.reason)
             refusals.add_message(message, outcome)
             return
         if isinstance(outcome, o.MessageBuffered):
-            done.count("Messages")
+            done.count("accepted")
         else:
-            done.count("Duplicates")
+            done.count("duplicates")
         done.note_wait(message.conversation, outcome)
 
     def _store(

@@ -14,11 +14,11 @@ from message_buffer.messages.changes import Deleted, Edited
 
 def apply_changes(lane: Lane, bus: EventBus, changes: Iterable[PreparedChange], done: Done) -> None:
     """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-    with Outbox(bus, AMENDED, lambda sent: done.count("Amended", sent)) as outbox:
+    with Outbox(bus, AMENDED, lambda sent: done.count("amended", sent)) as outbox:
         for each in changes:
             found = _apply(lane, each)
             if isinstance(found, o.MessageEdited | o.MessageDeleted):
-                done.count("Changed")
+                done.count("changed")
             else:
                 outbox.add(amended_event(each.change, batch_id=found.batch_id, lane=found.lane, agent=each.agent))
 

@@ -95,7 +95,7 @@ def charge_all(
             if comes_again:
                 refusals.add(conversation, outcome)
             else:
-                done.count("OverQuotaTaken")
+                done.count("taken")
     return refusals
 
 

@@ -8,11 +8,8 @@ from message_buffer.messages.conversation_id import ConversationId, is_trial
 from message_buffer.telemetry import Telemetry
 
 MAX_ACCOUNTS_LOGGED = 10
-# The metrics of which the response tells the sender the count, and their names there.
-IN_RESPONSE = {
-    "accepted": "Messages", "duplicates": "Duplicates", "changed": "Changed", "amended": "Amended",
-    "stopped": "Stopped", "flushed": "Flushed",
-}  # fmt: skip
+# What the response counts besides ignored items.
+IN_RESPONSE = ("accepted", "duplicates", "changed", "amended", "stopped", "flushed")
 
 
 @dataclass
@@ -22,7 +19,7 @@ class Done:
     ignored: Counter[str] = field(default_factory=Counter)
     """Items that are not messages to us, counted by kind."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What became of the other items, counted by metric (docs/observability.md)."""
+    """What became of the other items."""
     conversations: dict[str, dict[str, int | str | None]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     """Messages and changes that were refused for now, counted by reason."""
@@ -33,11 +30,11 @@ class Done:
     left_out_replies: int = 0
     """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
-    def count(self, metric: str, value: int = 1) -> None:
-        self.counts[metric] += value
+    def count(self, what: str, value: int = 1) -> None:
+        self.counts[what] += value
 
     def totals(self) -> dict[str, int]:
-        return {name: self.counts[metric] for name, metric in IN_RESPONSE.items()} | {"ignored": self.ignored.total()}
+        return {name: self.counts[name] for name in IN_RESPONSE} | {"ignored": self.ignored.total()}
 
     def summary(self) -> dict[str, object]:
         """Return the response's body, which says what became of the messages and changes, and when buffers are due."""
@@ -62,12 +59,8 @@ class Done:
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     """Publish the metrics and the log lines of a webhook. Do not count the messages of trials."""
-    done.count("Ignored", done.ignored.total())
-    done.count("TakenOver", len(done.taken_over))
-    counts = done.counts.copy()
-    if done.conversations and all(map(is_trial, done.conversations)):
-        del counts["Messages"], counts["Duplicates"]
-    telemetry.count_all(counts)
+    if not done.conversations or not all(map(is_trial, done.conversations)):
+        telemetry.count_all({"Messages": done.counts["accepted"], "Duplicates": done.counts["duplicates"]})
     for kind, count in (+done.ignored).items():
         telemetry.count_by("IgnoredKinds", count, reason=kind)
     if done.taken_over:
@@ -85,17 +78,14 @@ def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem:
 
 
 def report_refused_items(telemetry: Telemetry, platform: str, done: Done) -> None:
-    if over_quota := done.refused.total() - done.refused["waiting"]:
-        telemetry.count("OverQuota", over_quota)
-    if done.refused["waiting"]:
-        telemetry.count("ConversationsFull", done.refused["waiting"])
-    if done.refused or done.counts["OverQuotaTaken"]:
+    telemetry.count_all({"OverQuota": done.refused.total(), "Dropped": done.counts["dropped"]})
+    if done.refused or done.counts["taken"]:
         telemetry.warn(
             "over quota",
             platform=platform,
-            taken=done.counts["OverQuotaTaken"],
-            put_aside=done.counts["PutAside"],
-            dropped=done.counts["Dropped"],
+            taken=done.counts["taken"],
+            put_aside=done.counts["put_aside"],
+            dropped=done.counts["dropped"],
             accounts=sorted(done.limited)[:MAX_ACCOUNTS_LOGGED],
             **done.refused,
         )

@@ -205,8 +205,8 @@ class Ingest:
             self._human_replies.hold_all(in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
             if refusals and not is_refused:
-                done.count("PutAside", len(refusals.messages))
-                done.count("Dropped", done.refused.total() - len(refusals.messages))
+                done.count("put_aside", len(refusals.messages))
+                done.count("dropped", done.refused.total() - len(refusals.messages))
         except OutOfTime:
             if not refusals:
                 progress.save()
@@ -227,7 +227,6 @@ class Ingest:
 
     def _refuse_for_now(self) -> Response:
         """Return the 503 after which a platform sends the webhook again."""
-        self._telemetry.count("Refused")
         return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
@@ -247,8 +246,6 @@ class Ingest:
         allowed = (each for each in found if self._may(each.conversation, done, refusals))
         conversations = dict(map(self._extend_wait, self._while_time_is_left(allowed)))
         report_refused_items(self._telemetry, platform.name, done)
-        self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
         if refusals:
             return refuse_over_quota(refusals.wait_ms)
         return Response(200, to_json({"conversations": conversations}))

@@ -275,7 +275,7 @@ class Processor:
             if isinstance(outcome, BatchBusy | RunStale):
                 continue  # the conversation processor was started after all, and only Lambda's answer was late or lost
             self._failures_in_a_row += 1
-            self._telemetry.count("ConversationProcessorStartFailures")
+            self._telemetry.count("StartFailures")
             self._telemetry.warn(
                 "conversation processor could not be started",
                 conversation=conversation, outcome=type(outcome).__name__, retry_in_ms=wait_ms, reason=str(error),
@@ -283,7 +283,6 @@ class Processor:
 
     def _reacquire(self) -> Exit | None:
         """Acquire the expired lease again. Return LOST if another processor has acquired it."""
-        self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)
         return Exit.LOST if self._enter(0) else None
 

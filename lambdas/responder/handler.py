@@ -124,7 +124,6 @@ def _is_finished(record: Json, components: _Components, context: Any) -> bool:
         if retry_seconds is not None:
             hide(seconds=retry_seconds)
         return retry_seconds is None
-    except SendFailed as error:
+    except SendFailed:
         # If the queue delivers the batch again although it was answered, the outbox shows what was sent.
-        components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

@@ -109,8 +109,8 @@ class OwnedBatch:
         now_ms: int,
         reason: str = "",
         also_answered: Sequence[ParkedBatch] = (),
-    ) -> int:
-        """Store the batch's outcome and its turns. Return how many milliseconds the batch took."""
+    ) -> None:
+        """Store the batch's outcome and its turns."""
         batch, record = self.batch, self.record
         trimmed = history.trim([*record.turns, *(turn._replace(text=history.shorten(turn.text)) for turn in turns)])
         over = [batch.batch_id, *(each.batch_id for each in also_answered)]
@@ -131,4 +131,3 @@ class OwnedBatch:
             now_ms=now_ms,
         )
         self.table.finish(self.conversation, self.owner, finished)
-        return finished.processing_ms

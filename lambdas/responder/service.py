@@ -8,6 +8,7 @@ marked as unconfirmed.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -118,7 +119,6 @@ class Responder:
         ids = {"conversation": str(batch.conversation), "batch": batch.batch_id} if batch else {}
         reason = str(error)
         if error.retryable and delivery.receives < self._options.max_attempts:
-            self._telemetry.count("ReplyRetries")
             self._telemetry.warn("reply is tried again", reason=reason, attempt=delivery.receives, **ids)
             return delivery.retry_seconds
         try:
@@ -128,7 +128,6 @@ class Responder:
         except SendFailed as failed:
             self._telemetry.warn("reply could not be dead-lettered", reason=str(failed), **ids)
             return delivery.retry_seconds
-        self._telemetry.count("ReplyDeadLetters")
         self._telemetry.warn("reply was given up", reason=reason, attempt=delivery.receives, **ids)
         return None
 
@@ -172,11 +171,9 @@ class Responder:
         self._telemetry.info("batch was forgotten", conversation=conversation, batch=batch.batch_id)
 
     def _release_after_failure(self, conversation: str, owner: str, reason: str) -> None:
-        try:
+        # The ownership ends by itself. Raise nothing, because the caller re-raises the first error.
+        with suppress(SendFailed):
             self._table.release(conversation, owner, status="processing_error", reason=reason)
-        except SendFailed as failed:
-            # The ownership ends by itself. Raise nothing, because the caller re-raises the first error.
-            self._telemetry.warn("conversation was not released", conversation=conversation, reason=str(failed))
 
     # -- the steps of a batch ----------------------------------------------------------------------
 
@@ -214,7 +211,6 @@ class Responder:
 
     def _park(self, owned: OwnedBatch) -> int:
         owned.park()
-        self._telemetry.count("RepliesParked")
         self._telemetry.info("reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id)
         return self._options.gate_wait_seconds
 
@@ -249,10 +245,8 @@ class Responder:
         owned.plan(outbox, now_ms=self._clock())
 
     def _show_typing(self, owned: OwnedBatch, channel: Channel) -> None:
-        try:
+        with suppress(CallBusy, CallRefused, CallUnconfirmed):
             channel.show_typing(owned.batch.recipient, owned.batch.last_message_id)
-        except (CallBusy, CallRefused, CallUnconfirmed) as error:
-            self._telemetry.debug("typing was not shown", conversation=owned.conversation, reason=str(error))
 
     # -- the parts of a reply, each sent at most once ------------------------------------------------
 
@@ -271,8 +265,7 @@ class Responder:
             self._send(owned, channel, number, part.text)
         now_ms = self._clock()
         turns = [*owned.question(now_ms), Turn(ASSISTANT, owned.sent_text, now_ms, owned.batch.batch_id)]
-        processing_ms = owned.finish(turns, outcome=ANSWERED, also_answered=owned.also_answers, now_ms=now_ms)
-        self._telemetry.measure_ms("ProcessingMs", processing_ms)
+        owned.finish(turns, outcome=ANSWERED, also_answered=owned.also_answers, now_ms=now_ms)
         self._telemetry.count("Replies")
         self._telemetry.count("InputTokens", owned.outbox.input_tokens)
         self._telemetry.count("OutputTokens", owned.outbox.output_tokens)
@@ -294,7 +287,6 @@ class Responder:
             self._mark_unconfirmed(owned, number, str(error))
             return
         owned.mark(number, before=SENDING, after=SENT)
-        self._telemetry.count("PartsSent")
 
     def _give_up_interrupted(self, owned: OwnedBatch) -> None:
         """Mark as unconfirmed the parts that an earlier run was sending when it ended."""
@@ -363,7 +355,4 @@ class Responder:
             self._collaborators.bus.publish(REPLY_WITHHELD, json.dumps(event | {"batchId": batch_id}))
             self._telemetry.count_by("RepliesWithheld", reason=event["reason"])
             self._telemetry.info("reply withheld", conversation=owned.conversation, reason=event["reason"])
-        processing_ms = owned.finish(
-            turns, outcome=WITHHELD, reason=event["reason"], also_answered=also_answered, now_ms=now_ms
-        )
-        self._telemetry.measure_ms("ProcessingMs", processing_ms)
+        owned.finish(turns, outcome=WITHHELD, reason=event["reason"], also_answered=also_answered, now_ms=now_ms)

@@ -35,7 +35,6 @@ class Watchdog:
         checked: list[tuple[ShardRecovered, int]] = []
         for n in range(shards):
             if remaining_ms() < self._max_step_ms:
-                self._telemetry.count("SweepsCut")
                 self._telemetry.warn("pass cut", shards_left=shards - n)
                 break
             shard = (first + n) % shards
@@ -43,7 +42,6 @@ class Watchdog:
                 checked.append(self._check_shard(shard, remaining_ms))
             except StoreError as error:
                 first_error = first_error or error
-                self._telemetry.count("SweepFailures")
                 self._telemetry.count("StoreFailures")
                 self._telemetry.warn("shard not checked", shard=shard, reason=str(error))
         self._report(checked)

@@ -80,7 +80,7 @@ class Aliases:
             found = self._table.get(by_id, now_ms=self._clock())
             user = found or (self._learn if learn else self._expect)(by_id, number)
         except SendFailed as error:
-            self._telemetry.count("AliasesUnreachable")
+            self._telemetry.count("TablesUnreachable")
             if self._breaker.failed():
                 self._telemetry.warn("aliases unreachable", reason=str(error))
             return None

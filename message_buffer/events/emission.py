@@ -128,7 +128,6 @@ class Emission:
             body = json.dumps({**letter, "payloadsRef": reference}, separators=(",", ":"))
         time.require_a_call()
         self._dead_letters.put(body)
-        self._telemetry.count("DeadLetters")
         self._telemetry.warn(
             "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
         )

@@ -167,7 +167,6 @@ class LaneWithFallback:
                 raise
             self._telemetry.count("StoreFailures")
             if self._breaker.failed():
-                self._telemetry.count("FallbackOpened")
                 self._telemetry.warn("the DynamoDB lane stands in", reason=str(error))
             return None
 

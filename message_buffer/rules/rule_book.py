@@ -241,5 +241,5 @@ class RuleBook:
             self._failures = 0
         except SendFailed as error:
             self._failures += 1
-            self._telemetry.count("RulesUnreachable")
+            self._telemetry.count("TablesUnreachable")
             self._telemetry.warn("rules not renewed", reason=str(error))

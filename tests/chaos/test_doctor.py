@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from bufferctl import checkout, diagnoses
+from bufferctl import diagnoses
 from bufferctl.diagnoses import Severity
 from bufferctl.doctor import Report, examine
 from bufferctl.facts import StageFacts
@@ -24,60 +24,13 @@ BROKEN, FAILING, ADVICE = Severity
 Plant = Callable[[LocalStage, pytest.MonkeyPatch], AbstractContextManager[None]]
 
 
-def facts_of(stage: LocalStage, *, ahead_ms: int = 0) -> StageFacts:
+def facts_of(stage: LocalStage) -> StageFacts:
     account = find_account(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
-    clock = lambda: system_clock() + ahead_ms  # noqa: E731
-    return StageFacts(LOCAL, account.client, api_endpoint=account.api_endpoint, clock=clock)
+    return StageFacts(LOCAL, account.client, api_endpoint=account.api_endpoint)
 
 
 def found(report: Report, severity: Severity, what: str) -> bool:
     return any(each.severity is severity and re.search(what, each.what) for each in report.findings)
-
-
-def physical_id(stage: LocalStage, kind: str, logical_id: str) -> str:
-    (found,) = [each.id for each in facts_of(stage).of_type(kind) if each.logical_id.startswith(logical_id)]
-    return found
-
-
-@contextmanager
-def a_disabled_rule(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    events, name = stage.outputs.client("events"), physical_id(stage, "AWS::Events::Rule", "EveryMinute")
-    events.disable_rule(Name=name)
-    yield
-    events.enable_rule(Name=name)
-
-
-@contextmanager
-def a_disabled_mapping(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    functions = stage.outputs.client("lambda")
-    uuid_ = physical_id(stage, "AWS::Lambda::EventSourceMapping", "WindowProcessor")
-    functions.update_event_source_mapping(UUID=uuid_, Enabled=False)
-    yield
-    functions.update_event_source_mapping(UUID=uuid_, Enabled=True)
-
-
-@contextmanager
-def a_stopped_intake(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    functions, name = stage.outputs.client("lambda"), stage.outputs.Functions["ingest"]
-    functions.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
-    yield
-    functions.delete_function_concurrency(FunctionName=name)
-
-
-@contextmanager
-def a_changed_function(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    with stage.configured("gate", timeout_seconds=3):
-        yield
-
-
-@contextmanager
-def a_missing_variable(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    functions, name = stage.outputs.client("lambda"), stage.outputs.Functions["gate"]
-    kept = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
-    less = {variable: value for variable, value in kept.items() if variable != "SETTINGS"}
-    functions.update_function_configuration(FunctionName=name, Environment={"Variables": less})
-    yield
-    functions.update_function_configuration(FunctionName=name, Environment={"Variables": kept})
 
 
 @contextmanager
@@ -148,48 +101,21 @@ def refused_webhooks(stage: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[N
     assert stage.webhooks.post("telegram", telegram_message(1, "Hey", user=1)).status == 200
 
 
-@contextmanager
-def another_commit(_: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    patch.setattr(checkout, "commit", lambda: "0" * 40)
-    yield
-    patch.undo()
-
-
-@contextmanager
-def a_firing_alarm(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    cloudwatch, name = stage.outputs.client("cloudwatch"), "message-buffer-local-dead-letters"
-    cloudwatch.put_metric_alarm(
-        AlarmName=name, AlarmDescription="[page] Some batches wait. Runbook: docs/runbook.md#dead-letters",
-        Namespace="AWS/SQS", MetricName="ApproximateNumberOfMessagesVisible", Statistic="Maximum", Period=60,
-        EvaluationPeriods=1, Threshold=0, ComparisonOperator="GreaterThanThreshold",
-    )  # fmt: skip
-    cloudwatch.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="planted")
-    yield
-    cloudwatch.delete_alarms(AlarmNames=[name])
-
-
 FAULTS: dict[str, tuple[Plant, Severity, str]] = {
-    "a disabled rule": (a_disabled_rule, BROKEN, r"The rule EveryMinute\w+, which starts the watchdog, is disabled"),
-    "a disabled mapping": (
-        a_disabled_mapping,
+    "a broken secret": (a_broken_secret, BROKEN, "The secret of the webhooks is no JSON object"),
+    "a dead letter": (a_dead_letter, BROKEN, "Dead letters: 1"),
+    "an unreachable Valkey": (
+        an_unreachable_valkey,
         BROKEN,
-        "The dynamodb processor does not receive from its queue",
+        "The watchdog logged `shard not checked` .* and not `shard checked` since: .*",
     ),
-    "a stopped intake": (a_stopped_intake, BROKEN, "The function ingest is stopped, because its reserved concurrency"),
-    "a changed function": (a_changed_function, FAILING, "The function gate differs.*Timeout is 3 s instead of"),
-    "a missing variable": (a_missing_variable, FAILING, "The function gate differs.*the variable SETTINGS is missing"),
-    "a broken secret": (a_broken_secret, BROKEN, "The secret of the webhooks is not a JSON object"),
-    "a dead letter": (a_dead_letter, BROKEN, "A queue has dead letters: 1"),
-    "an unreachable Valkey": (an_unreachable_valkey, BROKEN, "The watchdog cannot check shard 0: .*"),
     "an overdue conversation": (an_overdue_conversation, BROKEN, "In shard 0 the oldest of 1 waiting .* no processor"),
     "an emitter without its rights": (
         an_emitter_without_its_rights,
         BROKEN,
-        "The conversation processor logged `emit failed` .* and has emitted no batch since: .*AccessDenied",
+        "The conversation processor logged `emit failed` .* and not `emitted` since: .*AccessDenied",
     ),
     "refused webhooks": (refused_webhooks, FAILING, "3 webhooks of telegram were answered 401"),
-    "another commit": (another_commit, ADVICE, "is deployed, and this checkout is 000000000000"),
-    "a firing alarm": (a_firing_alarm, BROKEN, "Alarm dead-letters: Some batches wait"),
 }
 
 
@@ -210,30 +136,6 @@ def test_doctor_names_a_function_that_crashed_and_its_error(stage: LocalStage) -
         stage.invoke("watchdog", wait=True)
         report = examine(facts_of(stage))
     assert found(report, FAILING, "The watchdog failed .* within the hour, last at .*: an uncaught error"), report
-
-
-def test_doctor_names_a_clock_that_is_wrong(stage: LocalStage) -> None:
-    assert found(examine(facts_of(stage, ahead_ms=120_000)), FAILING, r"1[12]\d s ahead of AWS's")
-    assert not found(examine(facts_of(stage)), FAILING, "The clock of this machine")
-
-
-def test_doctor_names_a_bus_without_consumers(stage: LocalStage) -> None:
-    events, bus = stage.outputs.client("events"), stage.outputs.EventBusName
-    assert found(examine(facts_of(stage)), FAILING, "No rule takes batches from the bus")
-    events.put_rule(Name="a-consumer", EventBusName=bus, EventPattern=json.dumps({"source": ["nobody"]}))
-    try:
-        report = examine(facts_of(stage))
-        assert found(report, FAILING, "The rule a-consumer has no target"), report
-        assert found(report, FAILING, "No rule takes batches"), report
-        asked = {"QueueUrl": stage.outputs.DeadLetterQueueUrl, "AttributeNames": ["QueueArn"]}
-        arn = stage.outputs.client("sqs").get_queue_attributes(**asked)["Attributes"]["QueueArn"]
-        target = {"Id": "queue", "Arn": arn}
-        events.put_targets(Rule="a-consumer", EventBusName=bus, Targets=[target])
-        assert not found(examine(facts_of(stage)), FAILING, "has no target")
-        assert not found(examine(facts_of(stage)), FAILING, "No rule takes batches")
-    finally:
-        events.remove_targets(Rule="a-consumer", EventBusName=bus, Ids=["queue"])
-        events.delete_rule(Name="a-consumer", EventBusName=bus, Force=True)
 
 
 def test_doctor_changes_nothing_and_can_read_all_of_the_local_stage(stage: LocalStage) -> None:

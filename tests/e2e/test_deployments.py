@@ -33,7 +33,7 @@ pytestmark = [
 # among them the only rule that takes batches. The second change adds resources.
 CHANGES = {
     '{"responder": null, "rules": {"silenceMs": 500}}': [
-        "No rule takes batches from the bus, so nobody receives them."
+        "No rule with a target takes batches from the bus, so nobody receives them."
     ],
     '{"canary": true, "shards": 2}': [],
 }

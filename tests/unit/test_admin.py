@@ -178,7 +178,6 @@ class Desk:
                 [lane, *self.fallback],
                 Places(self.table, self.objects, self.queue, self.takeovers, AGES_OUT, self.aliases),
                 bus=self.bus,
-                telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),

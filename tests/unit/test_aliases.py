@@ -158,7 +158,7 @@ def test_without_the_table_the_id_that_came_is_used_because_the_number_may_be_an
     scene.user("491", ADA)
     scene.wire.before = lambda _: failing()()
     assert [scene.user("491", BO), scene.user(None, ADA), scene.user("493", None)] == [BO, ADA, "493"]
-    assert scene.telemetry.counts["AliasesUnreachable"] == 2
+    assert scene.telemetry.counts["TablesUnreachable"] == 2
 
 
 def test_in_an_outage_an_instance_uses_its_old_copies(scene: AliasScene) -> None:
@@ -175,7 +175,7 @@ def test_a_table_that_fails_is_left_alone_for_a_while(scene: AliasScene) -> None
     scene.wire.before = lambda _: failing()()
     for number in range(50):
         scene.user(None, f"US.{number}", instance=scene.instance)
-    assert scene.telemetry.counts["AliasesUnreachable"] == 1
+    assert scene.telemetry.counts["TablesUnreachable"] == 1
     assert len(scene.telemetry.said("aliases unreachable")) == 1
     scene.wire.before = lambda _: None
     scene.clock.advance(MAX_BREAKER_PAUSE_MS)

@@ -114,6 +114,11 @@ def test_the_canary_publishes_how_late_its_batch_is() -> None:
     assert telemetry.counts == {"CanaryLatenessMs": 40}
 
 
+def test_a_batch_that_is_too_late_is_a_failure() -> None:
+    telemetry = run(Bus(["r-0", "r-1", "r-2"], at_ms=DUE_MS + 15_001))
+    assert telemetry.counts == {"CanaryLatenessMs": 15_001, "CanaryFailures": 1}
+
+
 @pytest.mark.parametrize(
     ("bus", "webhook"),
     [
@@ -160,7 +165,7 @@ def test_a_canary_without_its_secret_fails_aloud(monkeypatch: pytest.MonkeyPatch
 
 def test_the_messages_of_trials_are_not_counted() -> None:
     def reported(*tenants: str) -> dict[str, int]:
-        telemetry, done = RecordedTelemetry(), Done(counts=Counter(Messages=1))
+        telemetry, done = RecordedTelemetry(), Done(counts=Counter(accepted=1))
         for tenant in tenants:
             conversation = ConversationId(tenant, "generic", "shop", "c1")
             done.note_wait(conversation, o.MessageDuplicate(None, 0))

@@ -434,7 +434,7 @@ def test_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_on(scene:
     assert letter["reason"] == "put event: AccessDenied"
     assert "precious" in letter["payloads"][0]
     assert scene.ids() == [["m2"]]
-    assert scene.telemetry.counts["DeadLetters"] == 1
+    assert len(scene.telemetry.said("dead letter")) == 1
 
 
 def die(scene: Scene) -> None:

@@ -122,7 +122,7 @@ def test_if_one_message_is_not_safe_the_platform_sends_all_again(
         raw = json.dumps(bodies).encode()
         answer = handler_module.handler(gateway("generic", raw, headers={"x-signature-256": signature(raw)}), None)
     assert (answer["statusCode"], answer["headers"]["Retry-After"]) == (503, "5")
-    assert scene.telemetry.counts["Refused"] == scene.telemetry.counts["StoreFailures"] == 1
+    assert scene.telemetry.counts["StoreFailures"] == 1
     assert scene.functions.processors() == [0], "the first message is buffered, and its processor was promised"
     status, again = scene.post("generic", bodies)
     assert (status, again["accepted"], again["duplicates"]) == (200, 2, 1)
@@ -132,7 +132,7 @@ def test_if_one_message_is_not_safe_the_platform_sends_all_again(
 def test_a_processor_that_cannot_be_started_does_not_make_the_message_unsafe(scene: Scene) -> None:
     scene.functions.refusals = 1
     assert scene.post("generic", message())[0] == 200
-    assert scene.telemetry.counts["ProcessorStartFailures"] == 1
+    assert scene.telemetry.counts["StartFailures"] == 1
     scene.engine.clock.advance(scene.engine.store.settings.start_ms)
     assert scene.engine.store.recover_expired(0).start_id, "the watchdog starts it"
 

@@ -85,7 +85,7 @@ def test_a_persons_reply_holds_the_conversation_and_is_no_message(scene: Scene) 
         "version": 1, "conversationId": customer, "tenant": "default", "messageId": "wamid.9", "at": now_ms,
         "until": now_ms + HOLD_MS, "metadata": {"platform": "whatsapp"},
     }  # fmt: skip
-    assert scene.telemetry.counts["TakenOver"] == 1
+    assert scene.telemetry.said("taken over")[0]["conversations"] == [customer]
     assert scene.telemetry.counts["IgnoredKinds echo"] == 1
 
 
@@ -142,7 +142,7 @@ def test_a_redelivery_changes_nothing_and_is_published_once(scene: Scene) -> Non
         assert scene.post("whatsapp", body)[0] == 200
         scene.engine.clock.advance(MINUTE_MS)
     assert held_until(scene) == scene.engine.clock.now_ms - 3 * MINUTE_MS + HOLD_MS
-    assert (len(scene.taken_over()), scene.telemetry.counts["TakenOver"]) == (1, 1)
+    assert (len(scene.taken_over()), len(scene.telemetry.said("taken over"))) == (1, 1)
 
 
 def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monke
     scene.engine.store.hold_buffer(CHAT, holder="people", cause="handoff", hold_ms=longer_ms)
     assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
     assert held_until(scene) == scene.engine.clock.now_ms + longer_ms, "a hand-off made since then stays"
-    assert "TakenOver" not in scene.telemetry.counts
+    assert not scene.telemetry.said("taken over")
 
 
 @pytest.mark.parametrize("call", ["read", "save", "mark_published"])
@@ -189,7 +189,7 @@ def test_a_webhook_holds_only_so_many_conversations(scene: Scene) -> None:
     most = MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
     echoes = [echo(scene, f"wamid.{n}", ago_ms=n, to=f"49{n}") for n in range(most + 10)]
     assert scene.post("whatsapp", whatsapp(*echoes))[0] == 200
-    assert scene.telemetry.counts["TakenOver"] == most
+    assert len(scene.telemetry.said("taken over")[0]["conversations"]) == most
     (line,) = scene.telemetry.said("too many conversations taken over at once")
     assert line["replies"] == 10
     assert held_until(scene, f"default/whatsapp/555/49{most - 1}") is not None

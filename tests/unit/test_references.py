@@ -25,7 +25,6 @@ LIVING = [
 ]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
-RUNBOOK = (ROOT / "docs/runbook.md").read_text("utf-8")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR", "failed": "WARNING, ERROR"}
 NO_DIFFERENCE: dict[str, list[str]] = {"lacks": [], "in vain": [], "twice": []}
 COUNTS = {"count", "count_by", "measure_ms"}
@@ -87,6 +86,10 @@ def told() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     for call in calls_of_telemetry():
         name = call.args[0]
         assert isinstance(call.func, ast.Attribute)
+        if call.func.attr == "count_all":
+            keys = name.keys if isinstance(name, ast.Dict) else []
+            metrics.update({str(key.value): {"count"} for key in keys if isinstance(key, ast.Constant)})
+            continue
         assert isinstance(name, ast.Constant), f"a name that is put together cannot be documented: {ast.unparse(call)}"
         if call.func.attr in COUNTS:
             metrics[str(name.value)].add(call.func.attr)
@@ -100,9 +103,9 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
-            if ast.unparse(call.func.value).endswith(
-                ("telemetry", "unauthenticated", "done")
-            ) and call.func.attr in COUNTS | set(LEVELS):
+            if ast.unparse(call.func.value).endswith(("telemetry", "unauthenticated")) and call.func.attr in COUNTS | {
+                "count_all"
+            } | set(LEVELS):
                 yield call
 
 
@@ -148,7 +151,7 @@ def test_every_setting_that_a_document_names_is_one(document: Path) -> None:
 
 def test_every_metric_is_listed_once_and_nothing_else_is() -> None:
     metrics, _ = told()
-    listed = "\n".join(re.findall(r"^- ([^:]+):", section("docs/observability.md", "Metrics"), re.MULTILINE))
+    listed = "\n".join(names for names, _ in table_of("docs/observability.md", "Metrics"))
     named = re.findall(r"`(\w+)`( †)?", listed)
     assert difference([name for name, _ in named], metrics) == NO_DIFFERENCE
     by_reason = {name for name, ways in metrics.items() if "count_by" in ways}
@@ -157,7 +160,7 @@ def test_every_metric_is_listed_once_and_nothing_else_is() -> None:
 
 def test_every_log_line_is_listed_once_with_its_level_and_nothing_else_is() -> None:
     _, lines = told()
-    listed = re.findall(r"^- `([^`]+)` ([A-Z, ]+):", section("docs/observability.md", "Log lines"), re.MULTILINE)
+    listed = re.findall(r"^\| `([^`]+)` \| ([A-Z, ]+) \|", section("docs/observability.md", "Log lines"), re.MULTILINE)
     assert difference([line for line, _ in listed], lines) == NO_DIFFERENCE
     assert {line: set(levels.split(", ")) for line, levels in listed} == lines
 
@@ -185,8 +188,7 @@ def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> 
 
 def test_the_runbook_quotes_only_what_functions_say() -> None:
     """Log lines, and the reasons that failed calls name."""
-    _, *sections = re.split(r"^## (First look|Alarms)\n(.*?)(?=^## )", RUNBOOK, flags=re.DOTALL | re.MULTILINE)
-    quoted = re.findall(r'"([a-z][\w ]+)"', sections[1] + sections[4])
+    quoted = re.findall(r'"([a-z][\w ]+)"', section("docs/runbook.md", "Symptoms"))
     said = {
         node.value
         for room in ROOMS

@@ -135,7 +135,7 @@ def test_rules_that_are_wrong_are_skipped_and_counted_and_the_next_layer_applies
 def test_without_the_table_the_deployed_rules_stand(scene: Scene) -> None:
     scene.table.is_away = True
     assert scene.silence_ms() == 1_100
-    assert scene.telemetry.counts == {"RulesUnreachable": 1}
+    assert scene.telemetry.counts == {"TablesUnreachable": 1}
 
 
 def test_as_long_as_the_table_was_never_read_nobody_knows_whose_an_account_is(scene: Scene) -> None:

@@ -105,7 +105,7 @@ def test_a_shard_that_fails_does_not_keep_the_others_from_their_turn_but_is_told
     with pytest.raises(StoreUnavailable):
         three.run_pass()
     assert checked == [0, 1, 2]
-    assert three.telemetry.counts["SweepFailures"] == three.telemetry.counts["StoreFailures"] == 1
+    assert three.telemetry.counts["StoreFailures"] == 1
     assert "Sweeps" not in three.telemetry.counts
 
 
@@ -127,8 +127,7 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
         three.watchdog.run_pass(lambda left=left: next(left, 0))  # type: ignore[misc]
         three.engine.clock.advance(WATCHDOG_PASS_MS)
     assert checked == [0, 1, 1, 2, 2, 0]
-    assert three.telemetry.counts["SweepsCut"] == 3
-    assert three.telemetry.said("pass cut")[0] == {"shards_left": 1}
+    assert three.telemetry.said("pass cut") == 3 * [{"shards_left": 1}]
     assert "Sweeps" not in three.telemetry.counts
 
 

@@ -25,7 +25,7 @@ class ProcessorStarter:
         try:
             self._functions.start(self._processor_function, {"shard": shard})
         except SendFailed as error:
-            self._telemetry.count("ProcessorStartFailures")
+            self._telemetry.count("StartFailures")
             self._telemetry.warn("processor could not be started", shard=shard, reason=str(error))
             return
         self._telemetry.count("ProcessorStarts")
