@@ -257,7 +257,7 @@ class CanarySettings(NamedTuple):
 S = TypeVar("S")
 
 SETTINGS = "SETTINGS"
-# The path of a setting -> its own variable, which docs/design.md names.
+# The path of a setting -> its own variable, which docs/from-the-design.md names.
 OWN_VARIABLES = {
     "valkey.connection.url": "REDIS_URL",
     "valkey.processor_function": "PROCESSOR_FUNCTION_NAME",
