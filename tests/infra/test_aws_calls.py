@@ -58,7 +58,7 @@ def mistakes(source: str, services: set[str]) -> list[str]:
 def test_every_call_of_aws_has_the_arguments_of_the_sdks_model() -> None:
     texts = {path.relative_to(ROOT): path.read_text("utf-8") for path in CODE}
     services = {service for text in texts.values() for service in services_in(ast.parse(text))}
-    assert sum(1 for text in texts.values() for _ in calls_in(ast.parse(text), services)) > 80
+    assert sum(1 for text in texts.values() for _ in calls_in(ast.parse(text), services)) > 60
     found = {str(path): mistakes(text, services) for path, text in texts.items()}
     assert {path: each for path, each in found.items() if each} == {}
 

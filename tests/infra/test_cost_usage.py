@@ -1,6 +1,5 @@
 """The counted and measured amounts of the cost model are found again here, on the code and the templates."""
 
-import ast
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -11,10 +10,10 @@ import pytest
 from aws_cdk.assertions import Template
 
 from bufferctl.cost.model import usage, used
-from infra.function import ROOMS
 from message_buffer.lanes.dynamodb.items import MESSAGE, WINDOW
 from tests.support.table_service import weather
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
+from tests.unit.test_references import told
 
 ROOT = Path(__file__).parents[2]
 CONVERSATION = "default/whatsapp/106540352242922/16505551234"
@@ -85,19 +84,8 @@ def _value_bytes(value: Mapping[str, Any]) -> int:
 
 
 def test_the_metrics_of_the_model_are_published_by_their_functions() -> None:
-    published = {
-        call.args[0].value
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr in {"count", "count_by", "measure_ms"}
-        and call.args
-        and isinstance(call.args[0], ast.Constant)
-    }
     groups = usage()["metrics"].values()
-    assert set(chain.from_iterable(names for services in groups for names in services.values())) <= published
+    assert set(chain.from_iterable(names for services in groups for names in services.values())) <= told()[0].keys()
 
 
 @pytest.mark.xdist_group("synth")

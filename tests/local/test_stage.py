@@ -130,12 +130,3 @@ def test_an_outage_that_is_interrupted_ends_with_a_running_valkey(
     with pytest.raises(KeyboardInterrupt), stage_of(tmp_path, "valkey", monkeypatch).without_valkey():
         raise KeyboardInterrupt
     assert servers == ["stopped", "started"]
-
-
-def test_a_stage_that_went_down_during_an_outage_gets_no_valkey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str]
-) -> None:
-    stage = stage_of(tmp_path, "valkey", monkeypatch)
-    with stage.without_valkey():
-        stage.down(Progress(io.StringIO()))
-    assert servers == ["stopped"]
