@@ -215,13 +215,12 @@ def test_the_curl_that_make_up_prints_is_answered_and_published_as_the_readme_sh
     _, _, command = how_to_send(stage.outputs).partition("\n\n")
     ended = desk.run(command)
     assert ended.returncode == 0, ended.stderr
-    readme = Document.read(ROOT / README)
     answer = json.loads(ended.stdout)
-    assert keys(answer) == keys(readme.of_json("accepted"))
+    assert keys(answer) == keys(Document.read(ROOT / "docs/sending.md").of_json("accepted"))
     (conversation,) = answer["conversations"]
 
     def batches() -> list[Json]:
         return [each.batch for each in stage.inbox.arrivals if each.batch["conversationId"] == conversation]
 
     assert stage.inbox.wait_until(lambda _: bool(batches()), timeout_seconds=20)
-    assert keys(batches()[0]) == keys(readme.of_json("batchId"))
+    assert keys(batches()[0]) == keys(Document.read(ROOT / README).of_json("batchId"))
