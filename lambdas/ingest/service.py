@@ -220,7 +220,7 @@ class Ingest:
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
         """Return whether a change may be made. Count it as refused if its quota or a message before it is refused."""
-        reason = refusals.around(conversation)
+        reason = refusals.of_change(conversation)
         if reason:
             done.note_refused(conversation, reason)
         return reason is None
