@@ -20,6 +20,9 @@ class Refusals:
 
     def __init__(self) -> None:
         self._conversations: dict[ConversationId, o.RefusalReason] = {}
+        self._changes: dict[ConversationId, o.RefusalReason] = {}
+        """Why a conversation's changes, control words and human replies are refused. A refused control word keeps the
+        messages behind it out; a change does not, because changes are made after all messages."""
         self._others: dict[tuple[str, ...], o.RefusalReason] = {}
         """Why messages of a tenant or account are refused, or those of an account's new authors."""
         self.messages: list[tuple[PreparedMessage, o.RefusalReason]] = []
@@ -28,21 +31,21 @@ class Refusals:
         """The longest `wait_ms` of the refused messages."""
 
     def __bool__(self) -> bool:
-        return bool(self._conversations)
+        return bool(self._conversations or self._changes)
 
     @property
     def are_by_quota(self) -> bool:
-        return any(reason != "waiting" for reason in self._conversations.values())
+        return any(reason != "waiting" for reason in (*self._conversations.values(), *self._changes.values()))
 
-    def add(self, conversation: ConversationId, refused: o.MessageRefused) -> None:
-        """Record that items of this conversation are refused."""
-        self._conversations[conversation] = refused.reason
+    def add(self, conversation: ConversationId, refused: o.MessageRefused, *, is_message: bool) -> None:
+        """Record that messages of this conversation are refused, or other items."""
+        (self._conversations if is_message else self._changes)[conversation] = refused.reason
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
 
     def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
         """Record a message that the lane refused, and that it would refuse others like it."""
         self.messages.append((message, refused.reason))
-        self.add(message.conversation, refused)
+        self.add(message.conversation, refused, is_message=True)
         account = _account_of(message.conversation)
         others = {"account_messages": account, "tenant_messages": (message.conversation.tenant,)}
         if refused.reason != "waiting":
@@ -55,15 +58,20 @@ class Refusals:
         """
         conversation = message.conversation
         if message.control_word:
-            return self._conversations.get(conversation)
-        of_new = self._others.get(("new", *_account_of(conversation))) if message.learn_author else None
-        reason = of_new or self.around(conversation)
+            reason = self._conversations.get(conversation) or self._changes.get(conversation)
+        else:
+            of_new = self._others.get(("new", *_account_of(conversation))) if message.learn_author else None
+            reason = of_new or self._around(conversation)
         if reason:
             self._conversations.setdefault(conversation, reason)
         return reason
 
-    def around(self, conversation: ConversationId) -> o.RefusalReason | None:
-        """Return the reason to refuse an item of this conversation, of its account or of its tenant, or None."""
+    def of_change(self, conversation: ConversationId) -> o.RefusalReason | None:
+        """Return the reason to refuse a change, a human reply or a typing event of this conversation, or None."""
+        return self._around(conversation) or self._changes.get(conversation)
+
+    def _around(self, conversation: ConversationId) -> o.RefusalReason | None:
+        """Return why messages of this conversation, of its account or of its tenant are refused, or None."""
         return (
             self._others.get(_account_of(conversation))
             or self._others.get((conversation.tenant,))
@@ -90,10 +98,10 @@ def charge_all(
             continue
         # A lane that charges each message when it buffers the message has refused only the others.
         fit = messages and isinstance(lane.charge(first, charge, messages=messages, others=0), o.Charged)
-        for conversation in (name for name, is_message in charged if not (fit and is_message)):
+        for conversation, is_message in (each for each in charged if not (fit and each[1])):
             done.note_limited(conversation)
             if comes_again:
-                refusals.add(conversation, outcome)
+                refusals.add(conversation, outcome, is_message=is_message)
             else:
                 done.count("taken")
     return refusals

@@ -28,9 +28,10 @@ class HumanReplies:
         self._clock = clock
 
     def hold_all(self, replies: Iterable[PreparedReply], done: Done) -> None:
-        """Put the replies' conversations on hold, and count them in `done`. Raise StoreError or SendFailed."""
+        """Put the conversations of the replies, which come newest first, on hold, and count them in `done`. Raise
+        StoreError or SendFailed."""
         held: set[str] = set()
-        for reply in sorted(replies, key=lambda reply: reply.at_ms, reverse=True):
+        for reply in replies:
             conversation = str(reply.conversation)
             if conversation in held:
                 continue  # the newest reply holds the conversation, and the older ones add nothing

@@ -201,7 +201,8 @@ class Ingest:
             changes = progress.undone(in_time(prepared.changes))
             allowed = (each for each in changes if self._may(each.change.conversation, done, refusals))
             apply_changes(self._lane, self._bus, allowed, done)
-            replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
+            newest_first = sorted(prepared.human_replies, key=lambda reply: reply.at_ms, reverse=True)
+            replies = (each for each in newest_first if self._may(each.conversation, done, refusals))
             self._human_replies.hold_all(in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
             if refusals and not is_refused:
@@ -220,7 +221,7 @@ class Ingest:
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
         """Return whether a change may be made. Count it as refused if its quota or a message before it is refused."""
-        reason = refusals.around(conversation)
+        reason = refusals.of_change(conversation)
         if reason:
             done.note_refused(conversation, reason)
         return reason is None

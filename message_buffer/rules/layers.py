@@ -6,6 +6,7 @@ In each layer, the preset is applied first, then the layer's own fields, then it
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidRules
@@ -50,22 +51,27 @@ class ResolvedRules(NamedTuple):
 def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
     """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
-    If the merged rules are invalid, add the layers one by one. Skip each layer that makes the rules invalid, and name
-    it in `skipped`. The result depends only on the arguments, so a caller may cache it until a layer changes.
+    If the merged rules are invalid, begin with as many of the lowest layers as are valid together. Then add the others
+    one by one. Skip each layer that makes the rules invalid, and name it in `skipped`. The result depends only on the
+    arguments, so a caller may cache it until a layer changes.
     """
     layers = tuple(layers)
-    try:
-        return _merge(layers, platform)
-    except InvalidRules:
-        kept, resolved = list[RuleLayer](), _merge((), platform)
+    kept, resolved = _longest_valid_run(layers, platform)
     skipped = []
-    for layer in layers:
+    for layer in layers[len(kept) :]:
         try:
             resolved = _merge((*kept, layer), platform)
-            kept.append(layer)
+            kept = (*kept, layer)
         except InvalidRules as error:
             skipped.append(SkippedLayer(layer.name, str(error)))
     return resolved._replace(skipped=tuple(skipped))
+
+
+def _longest_valid_run(layers: tuple[RuleLayer, ...], platform: str) -> tuple[tuple[RuleLayer, ...], ResolvedRules]:
+    for length in range(len(layers), 0, -1):
+        with suppress(InvalidRules):
+            return layers[:length], _merge(layers[:length], platform)
+    return (), _merge((), platform)
 
 
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:

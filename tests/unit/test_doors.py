@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from bufferctl.__main__ import main
 from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS, Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
+from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
 from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
@@ -367,6 +369,28 @@ def test_the_secret_of_one_door_opens_no_other(scene: Scene) -> None:
     body = BODY | {"account": "shop"}
     status, answer = scene.call(door_event(body, proof(body, "the other key"), door="other"))
     assert (status, list(answer["conversations"])) == (200, ["default/custom/other:shop/c1"])
+
+
+def test_the_progress_of_one_door_says_nothing_about_another_with_the_same_body(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of doors were compared only in their first 25 characters, so the second door's messages were lost."""
+    doors = [f"the-webhook-of-our-customer-{n}" for n in (1, 2)]
+    for door in doors:
+        scene.rules.write(f"door:{door}", SMALL | {"list": "/all"})
+    keep_secrets(scene, {f"custom/{door}": KEY for door in doors})
+    body = {"all": [BODY | {"id": f"m{n}"} for n in range(30)]}
+    buffer = ValkeyLane.buffer_message
+
+    def slowly(lane: ValkeyLane, *given: Any, **named: Any) -> Any:
+        scene.engine.clock.advance(MAX_WORK_MS_IN_A_WEBHOOK // 4 + 1)
+        return buffer(lane, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ValkeyLane, "buffer_message", slowly)
+        assert scene.call(door_event(body, proof(body), door=doors[0]))[0] == 503
+    status, answer = scene.call(door_event(body, proof(body), door=doors[1]))
+    assert (status, answer["accepted"]) == (200, 30)
 
 
 def test_a_door_without_a_secret_is_shut(scene: Scene) -> None:

@@ -227,6 +227,17 @@ def test_whatever_removes_a_message_removes_its_body(window: WindowScene, how: s
     assert window.batches() == []
 
 
+def test_a_large_edit_during_a_stop_leaves_no_body(window: WindowScene) -> None:
+    """The edit's text would have stayed without an expiry, since the stop had read a short message."""
+    window.send("m1", text="short")
+    edit = partial(window.lane.edit_message, CONVERSATION, "m1", payload=payload("m1", LARGE))
+    with window.wire.at("batch_write_item", edit):
+        window.new_lane().cancel_buffer(CONVERSATION)
+    settle(window)
+    assert window.batches() == []
+    assert "p#m1" not in items(window)
+
+
 def test_a_forget_also_erases_a_body_that_lost_its_message(window: WindowScene) -> None:
     window.table.messages._put("store body", {"conversation": CONVERSATION, "item": "p#m1", "body": b"words"})
     window.lane.forget_conversation(CONVERSATION)

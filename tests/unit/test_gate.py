@@ -20,6 +20,7 @@ from message_buffer.aws.dynamodb import Table
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
+from message_buffer.lanes.dynamodb import quotas
 from message_buffer.limits import MAX_HOLD_MS
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
@@ -183,6 +184,17 @@ def test_a_hold_that_is_refused_stays_in_no_lane(both: Function, fake: Engine) -
     assert both.ask("conversation.hold", conversation="default/generic/shop/ben", holdMs=HOLD_MS)["ok"]
     assert not both.ask("conversation.hold", holdMs=HOLD_MS)["ok"]
     assert both.ask("gate")["result"] == {"holds": []}
+
+
+def test_the_bound_of_the_table_bounds_the_holds_of_a_stage_with_both_lanes(
+    both: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "MAX_CONSUMERS_HOLDS_IN_AN_HOUR", 1)
+    answers = []
+    for _ in range(2):
+        answers.append(both.ask("conversation.hold", holdMs=HOLD_MS)["ok"])
+        both.ask("conversation.resume")
+    assert answers == [True, False]
 
 
 @pytest.mark.parametrize("has_valkey", [True, False])

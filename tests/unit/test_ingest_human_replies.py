@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from lambdas.ingest.human_replies import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
+from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import HOUR_MS, MINUTE_MS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene
@@ -194,3 +197,20 @@ def test_a_webhook_holds_only_so_many_conversations(scene: Scene) -> None:
     assert line["replies"] == 10
     assert held_until(scene, f"default/whatsapp/555/49{most - 1}") is not None
     assert held_until(scene, f"default/whatsapp/555/49{most}") is None
+
+
+def test_a_webhook_whose_holds_take_too_long_keeps_those_and_comes_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time was looked at before the first hold only, so a slow table kept the function until it was killed."""
+    hold = ValkeyLane.hold_buffer
+
+    def slowly(lane: ValkeyLane, conversation: str, **named: Any) -> Any:
+        scene.engine.clock.advance(MAX_WORK_MS_IN_A_WEBHOOK // 4 + 1)
+        return hold(lane, conversation, **named)
+
+    monkeypatch.setattr(ValkeyLane, "hold_buffer", slowly)
+    body = whatsapp(*(echo(scene, f"wamid.{n}", ago_ms=n * 1_000, to=f"49{n}") for n in range(10)))
+    assert scene.post("whatsapp", body)[0] == 503
+    held = [held_until(scene, f"default/whatsapp/555/49{n}") is not None for n in range(10)]
+    assert held == [True] * 4 + [False] * 6

@@ -200,6 +200,33 @@ def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota
     assert (said["dropped"], said["put_aside"]) == (3, 0)
 
 
+@pytest.mark.promise("P1")
+def test_a_reaction_over_its_quota_keeps_no_message_of_its_conversation_out(scene: Scene) -> None:
+    """A flood of reactions put aside the messages of everybody who had also reacted to one."""
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    scene.post("whatsapp", reactions(3))
+    body = whatsapp("a")
+    (reaction,) = reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
+    body["entry"][0]["changes"][0]["value"]["messages"] += [reaction | {"from": "491701"}]
+    assert scene.post("whatsapp", body)[0] == 200
+    assert texts(scene, "default/whatsapp/1/491701") == ["a"]
+    assert (scene.dead_letters.bodies, scene.telemetry.counts["Dropped"]) == ([], 1)
+
+
+@pytest.mark.promise("P3")
+def test_what_follows_a_stop_word_over_its_quota_waits_for_it(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write(SHOP, {"quota": FEW})
+    scene.post("generic", changes("stop words", 8))
+    body = [message("a", "a"), message("s", "stop"), message("b", "b")]
+    scene.engine.clock.advance(1_000)
+    seconds = retry_after(scene, body)
+    assert texts(scene) == ["a"]
+    scene.engine.clock.advance(seconds * 1_000)
+    assert scene.post("generic", body)[0] == 200
+    assert (texts(scene), len(scene.cancelled())) == (["b"], 8 + 1)
+
+
 def test_typing_events_have_a_quota_of_their_own(scene: Scene) -> None:
     scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 5}})
     typing = [{"account": "shop", "conversation": f"c{n}"} for n in range(5)]

@@ -319,6 +319,10 @@ def test_a_layer_that_needs_a_higher_one_is_kept_with_it() -> None:
     tenant, agent = layer("tenant:acme", silenceMs=60000), layer("agent:sales", maxWaitMs=120000)
     resolved = resolve_rules([tenant, agent])
     assert (resolved.rules, resolved.skipped) == (Rules(silence_ms=60000, max_wait_ms=120000), ())
+    # A wrong layer above them makes neither of them wrong.
+    resolved = resolve_rules([tenant, agent, layer("conversation:c1", minMessages=50)])
+    assert resolved.rules == Rules(silence_ms=60000, max_wait_ms=120000)
+    assert [skipped.layer for skipped in resolved.skipped] == ["conversation:c1"]
 
 
 def test_a_layer_is_skipped_only_on_the_platform_where_it_is_wrong() -> None:

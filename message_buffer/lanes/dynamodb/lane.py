@@ -7,13 +7,14 @@ the window due earlier sends another trigger.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable, TooManyHolds
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
+from message_buffer.lanes.dynamodb.items import BODY, DROPPED, MESSAGE, name_of
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, bytes_apart
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
@@ -273,12 +274,16 @@ class DynamoDbLane:
             if before and isinstance(before, str):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
             contents = self._messages.read(conversation)
-            # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
-            # dropped.
             mark = [StoredMessage(name_of(cancel_id), 0)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
-            for each in (contents.stored, mark):
-                self._messages.write_tombstones(conversation, each, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            drop = partial(self._messages.write_tombstones, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            drop(conversation, contents.stored)
+            # An edit may have given a message a large body since the read.
+            dropped = {BODY + each.name for each in contents.stored}
+            self._messages.erase(conversation, dropped & {*self._messages.list_items(conversation, after=BODY)})
+            # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
+            # dropped.
+            drop(conversation, mark)
             self._windows.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")

@@ -202,12 +202,12 @@ class Messages(Table):
             _carry_out([encode(key_of(conversation, item)) for item in some], get)
         return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
 
-    def list_items(self, conversation: str) -> list[str]:
-        """Return the item names of all messages, tombstones and bodies. Bodies come first, so that a caller who erases
-        the items leaves no body without its message."""
+    def list_items(self, conversation: str, *, after: str = WINDOW) -> list[str]:
+        """Return the item names of all messages, tombstones and bodies, or, `after` BODY, of the bodies. Bodies come
+        first, so that a caller who erases the items leaves no body without its message."""
         query = expressions(
-            {"id": conversation, "window": WINDOW},
-            KeyConditionExpression="#conversation = :id AND #item > :window",
+            {"id": conversation, "after": after},
+            KeyConditionExpression="#conversation = :id AND #item > :after",
             ProjectionExpression="#item",
         )
         request = {"ConsistentRead": True, "ScanIndexForward": False, **query}
