@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with errors_of_aws():
             ended = _run(arguments, given)
-        if isinstance(ended, int):
-            return ended
         if isinstance(ended, tuple):
             show_result(given, *ended)
-        elif ended is not None:
+        elif ended is not None and not isinstance(ended, int):
             show_result(given, ended, *blocks_of(ended))
         print(end="", flush=True)
+        if isinstance(ended, int):
+            return ended
     except Failed as error:
         if wants_json:
             problem = {"error": {"message": str(error), "exitStatus": error.code}}
@@ -82,6 +82,11 @@ def _run(arguments: Sequence[str], given: Given) -> Any:
         text = error.format_message().rstrip(".")
         hint = f" See `{context.command_path} --help`." if context else ""
         raise Misused(f"{text}{'' if text.endswith('?') else '.'}{hint}") from error
+    except typer.Abort as error:
+        raise Misused("There is no terminal to ask at.") from error
+    except SystemExit as error:
+        # After a write to a closed pipe, typer exits.
+        raise error.__context__ if isinstance(error.__context__, BrokenPipeError) else error from None
 
 
 def command_line() -> TyperGroup:
@@ -126,7 +131,11 @@ def bufferctl(
     ] = None,
     profile: Annotated[str | None, _shared("--profile", "A profile of your AWS configuration.")] = None,
     region: Annotated[str | None, _shared("--region", "The stage's region; default: that in cdk.json.")] = None,
-    outputs: Annotated[Path | None, _shared("--outputs", "outputs.json of a local stage in another folder.")] = None,
+    outputs: Annotated[
+        Path | None,
+        # The console runs in another folder.
+        _shared("--outputs", "outputs.json of a local stage in another folder.", resolve_path=True),
+    ] = None,
     json: Annotated[bool, _shared("--json", "Print JSON, for programs.")] = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version and the commit.")

@@ -53,7 +53,7 @@ def replace(
     """Replace the rules of a scope."""
     try:
         parsed = json.loads(sys.stdin.read() if rules == "-" else rules)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Misused(f"The rules are not JSON: {error}.") from error
     result = ctx.obj.ask("rules.set", scope=scope, rules=parsed, expectedVersion=expected_version)
     return result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}"

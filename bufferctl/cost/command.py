@@ -26,11 +26,12 @@ def cost(stage: str | None, traffic: Mapping[str, float], *, overrides: str | No
     Raise Misused if the stage, its overrides or the traffic are invalid.
     """
     if stage == LOCAL:
-        return "The local stage costs nothing: it runs on your machine."
+        text = "The local stage costs nothing: it runs on your machine."
+        return text if form == "text" else json.dumps({"stage": LOCAL, "lines": [], "total": 0})
     try:
         config, asked = load_stage(stages(), stage=stage, overrides=overrides), Traffic.model_validate(traffic)
     except ConfigError as error:
-        raise Misused(str(error).replace("-c stage=", "--stage ").replace("-c overrides=", "--overrides ")) from error
+        raise Misused(str(error).replace("-c stage=", "--stage ").replace("-c overrides=", "--overrides")) from error
     except ValidationError as error:
         wrong = (f"--{str(found['loc'][0]).replace('_', '-')}: {found['msg']}" for found in error.errors())
         raise Misused(". ".join(wrong)) from error

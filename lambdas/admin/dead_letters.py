@@ -123,7 +123,9 @@ def _head(letter: Letter) -> Json:
     parsed = parse_letter(letter)
     payloads = parsed.get("payloads")
     messages = len(payloads) if isinstance(payloads, list) else None  # None if they are stored in the bucket
-    return {name: parsed.get(name) for name in HEAD} | {"messages": messages}
+    # A foreign message may have anything under these names.
+    shown = {name: value if isinstance(value := parsed.get(name), str | int) else None for name in HEAD}
+    return shown | {"messages": messages}
 
 
 def parse_letter(letter: Letter) -> Json:

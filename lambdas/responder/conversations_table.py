@@ -190,12 +190,9 @@ class ConversationsTable(Table):
     def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> None:
         """Store the parked batches and release the conversation."""
         do = "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
-        batches, reason = _to_json(_as_dicts(parked)), "newer messages"
-        _require_ownership(
-            self._update_own(
-                "park reply", conversation, owner, do, parked=batches, status="reply_parked", reason=reason
-            )
-        )
+        values = {"parked": _to_json(_as_dicts(parked)), "status": "reply_parked", "reason": "newer messages"}
+        # This write ends the ownership that it requires. Only a transaction may be repeated after a lost response.
+        _require_ownership(self._transact("park reply", [self._change_own(conversation, owner, do, **values)]))
 
     def _update_own(self, doing: str, conversation: str, owner: str, do: str, **values: Value) -> bool:
         return self._asked(doing, "update_item", self._change_own(conversation, owner, do, **values)["Update"]).done

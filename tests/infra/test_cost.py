@@ -185,11 +185,16 @@ def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["without_messages"] < found["total"]
 
 
+def test_the_local_stage_costs_nothing_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--stage", "staging"], "Unknown stage 'staging'. Valid stages: dev, local, prod."),
-        (["--stage", "prod", "--overrides", "{"], "`--overrides ` takes a JSON object"),
+        (["--stage", "prod", "--overrides", "{"], "`--overrides` takes a JSON object"),
         (["--stage", "prod", "--active-hours", "25"], "--active-hours: Input should be less than or equal to 24"),
         (["--stage", "prod", "--messages-per-day", "-1"], "--messages-per-day: Input should be greater than"),
     ],

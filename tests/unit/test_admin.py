@@ -715,6 +715,12 @@ def test_what_is_no_letter_is_listed_as_such(desk: Desk) -> None:
     ] * 3
 
 
+def test_a_foreign_message_shows_no_object_as_an_id(desk: Desk) -> None:
+    desk.queue = FakeLetters('{"batchId": {"text": "hello"}, "reason": ["hello"]}')
+    (head,) = desk.result("dead.list")["letters"]
+    assert set(head.values()) == {None}
+
+
 def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:
     desk.queue = FakeLetters(letter("b0", "hello"), letter("b1", "hello"))
     assert desk.result("dead.redrive", batchId="b1") == {"redriven": "b1"}

@@ -165,7 +165,8 @@ def test_rules_come_from_an_argument_or_from_standard_input(
         {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 5}, "expectedVersion": 6},
         {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}},
     ]
-    assert run("rules", "set", "stage", "{silenceMs: 5}") == 2
+    for rules in ("{silenceMs: 5}", "[" * 100_000):
+        assert run("rules", "set", "stage", rules) == 2
     assert len(aws.asked) == 2
 
 
@@ -436,7 +437,8 @@ def test_outputs_that_are_no_file_of_a_stage_are_an_error(tmp_path: Path, capsys
         assert str(path) in capsys.readouterr().err
 
 
-def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["door", "try"], ["--help"], ["--version"]])
+def test_a_reader_that_ends_early_is_no_error(arguments: list[str], tmp_path: Path) -> None:
     mapping = ROOT / "examples/doors/waha.json"
     body = tmp_path / "body.json"
     body.write_text('{"payload": {"id": "1", "from": "49@c.us", "body": "Hey"}, "event": "message", "session": "s"}')
@@ -445,7 +447,7 @@ def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
     # Python collects what it prints to a pipe, unless the environment forbids that.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(
-        [sys.executable, "-m", "bufferctl", "door", "try", mapping, body],
+        [sys.executable, "-m", "bufferctl", *arguments, *([mapping, body] if "door" in arguments else [])],
         cwd=ROOT, env=env, stdout=writing, stderr=subprocess.PIPE, check=False,
     )  # fmt: skip
     os.close(writing)
@@ -657,6 +659,22 @@ def test_the_region_is_that_of_cdk_json_unless_another_is_given(aws: FakeAws, mo
     for arguments in ([], ["--region", "eu-west-1"]):
         assert main(["--stage", "prod", *arguments, "conversation", "flush", NAME]) == 0
     assert regions == ["us-east-1", "eu-west-1"]
+
+
+def test_a_question_that_nobody_can_answer_is_wrong_usage(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.error = EOFError()  # the SDK asks for the code of a second factor, and there is no terminal
+    assert run("status") == 2
+    assert "terminal" in capsys.readouterr().err
+
+
+def test_the_console_gets_the_file_that_was_meant_though_it_runs_in_another_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execv", lambda _program, words: asked.append(words))
+    assert main(["console", "--outputs", "outputs.json"]) == 0
+    assert str(tmp_path / "outputs.json") in asked[0]
 
 
 def test_an_unknown_stage_is_answered_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:

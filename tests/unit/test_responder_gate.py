@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MAX_PARKED_BATCHES
-from tests.support.responder import PARTS, Tables, World
+from message_buffer.aws import clients as aws
+from tests.support.responder import OPTIONS, PARTS, Tables, World
 
 FIRST, SECOND = "Where is it?", "The blue one!"
 BOTH = f"{FIRST}\n{SECOND}"
@@ -266,3 +268,26 @@ def test_a_planned_reply_does_not_finish_a_batch_that_its_prompt_did_not_contain
     assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
     assert customers_words(world) == [SECOND, FIRST]
     assert world.sender.sent == [*PARTS, *PARTS]
+
+
+def test_a_batch_whose_parking_was_written_twice_still_waits(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Repeating:
+        """Makes each update twice, as the client does after a lost answer. AWS carries out a transaction once."""
+
+        def __getattr__(self, name: str) -> Any:
+            call = getattr(aws.client("dynamodb"), name)
+            if name != "update_item":
+                return call
+
+            def twice(**request: Any) -> Any:
+                call(**request)
+                return call(**request)
+
+            return twice
+
+    world = begin(DISCARD_AND_MERGE)
+    write_on(world)
+    monkeypatch.setattr(ConversationsTable, "_client", Repeating())
+    world.deliver()
+    assert [each.batch_id for each in world.parked()] == ["b-1"]
+    assert world.queue[0].at_ms == world.now_ms + 1_000 * OPTIONS.gate_wait_seconds
