@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/sending.md").read_text("utf-8")
 SCHEMA = json.loads((ROOT / "docs/schema/generic.webhook.json").read_text("utf-8"))
 META = {"whatsapp", "messenger", "instagram"}
-BODY, SECRET = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
+BODY, _RESPONSE, SECRET = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
 class Stored:
