@@ -50,7 +50,7 @@ REMOVAL = $(BIN)/python -m infra.removal --stage $(STAGE)
 SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
-.PHONY: help setup test chaos coverage check format-check lint types imports format nightly rehearse demo up down status logs \
+.PHONY: help setup test chaos check format-check lint types imports format nightly rehearse demo up down status logs \
   console verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
@@ -103,11 +103,6 @@ endif
 chaos: $(READY) ## the other tests on the local stage: kills, outages, every command, the console in a browser
 	@$(BESIDE_STAGES) -m "stage and not (smoke or nightly)"
 	@$(LONE_TESTS)
-
-# The functions of the local stage run in the emulator's environment, which has no coverage: its tests are left out.
-coverage: $(READY) ## branch coverage of functions and command line, by the tests that need no local stage
-	@$(PYTEST) -m "not (stage or nightly)" --ignore=tests/browser --cov --cov-report= -q
-	@$(BIN)/python -m coverage json -q -o - | $(BIN)/python -m tests.support.coverage_table
 
 check: format-check lint types imports ## everything CI checks: format, lint, types, import rules, all tests but the nightly ones
 	@HYPOTHESIS_PROFILE=check $(BESIDE_STAGES) -m "not nightly"
@@ -186,11 +181,11 @@ destroy: $(READY) ## remove a stage from AWS, after saying what goes and what st
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
 
-bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour, some of it on a local stage; needs node
+bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour, some of it on a local stage
 	@for each in ingest live growth cold lateness crashes pollers document; do \
 	  $(BIN)/python -m tools.bench.$$each || exit 1; done
 
-bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; needs node
+bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing
 	@for each in ingest live growth cold pollers; do $(BIN)/python -m tools.bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
@@ -209,5 +204,5 @@ lock: ## pin everything again with hashes, from requirements.in (needs uv)
 clean: ## remove .venv, caches and build output
 	@if [ -x $(BIN)/python ] && $(BIN)/python -m tools.local running; then \
 	  echo "The local stage is running out of $(VENV): run \`make down\` first." >&2; exit 1; fi
-	@rm -rf $(VENV) $(VENVS) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@rm -rf $(VENV) $(VENVS) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

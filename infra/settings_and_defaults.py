@@ -17,6 +17,8 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALK
 from message_buffer.rules.layers import problems_of_deployed, resolve_rules
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
 
+from .cli import LOCAL
+
 # A stage that reserves no concurrency for the conversation processor may emit this many batches at once. If the
 # account's quota is lower, as in new accounts, the other starts wait in Lambda.
 DEFAULT_SLOTS = 200
@@ -27,7 +29,6 @@ MAX_STAGE_NAME_LENGTH = 20
 MIN_LEASE_MS = 3_000
 # The bucket keeps large batches for at least this long, because their events may wait in consumers' queues.
 MIN_OVERSIZE_DAYS = 30
-LOCAL = "local"
 # The emulator serves an API at a fixed path only if the template gives the API an id.
 LOCAL_API_ID = "b0ffe2ed"
 # ElastiCache allows no double hyphen in a name.

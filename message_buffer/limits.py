@@ -48,6 +48,9 @@ MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 
 # -- connections and calls to AWS ----------------------------------------------------------------------------
 
+# The shortest time-out of a socket. With a time-out of 0, a socket does not wait, and fails with an error other than
+# TimeoutError.
+MIN_SOCKET_SECONDS = 0.001
 # A connection that was idle for longer is not used again. Lambda purges the idle connections of an instance that it
 # suspends, and a NAT gateway forgets a connection after 350 seconds.
 MAX_IDLE_MS = 30 * SECOND_MS

@@ -16,7 +16,7 @@ def page(text: str) -> str:
     before, _, after = text.partition(HEAD)
     own, _, rest = after.partition(NEXT)
     words = own.partition("\n### ")[0].strip()
-    return "\n".join([f"{before}{HEAD}", words, "", *map(_paragraph, SYMPTOMS)]) + NEXT.lstrip("\n") + rest
+    return "\n".join([f"{before}{HEAD}", words, "", *map(_paragraph, SYMPTOMS)]) + NEXT + rest
 
 
 def _paragraph(symptom: Symptom) -> str:

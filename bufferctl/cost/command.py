@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from bufferctl.cost.model import NO_MESSAGES, SECONDS, Traffic, bill, total
 from bufferctl.cost.page import as_json, as_text
 from bufferctl.errors import Misused
-from infra.settings_and_defaults import LOCAL, ConfigError, load_stage
+from infra.cli import LOCAL
+from infra.settings_and_defaults import ConfigError, load_stage
 
 ROOT = Path(__file__).parents[2]
 

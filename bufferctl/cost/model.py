@@ -32,14 +32,14 @@ _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Price(NamedTuple):
     price: float
     unit: str
-    source: str
-    as_of: int | None = None
-    """The year of the source. None if nobody has looked the price up."""
 
 
 @cache
 def prices() -> dict[str, Price]:
-    return {name: Price(**price) for name, price in tomllib.loads((HERE / "prices.toml").read_text()).items()}
+    return {
+        name: Price(price["price"], price["unit"])
+        for name, price in tomllib.loads((HERE / "prices.toml").read_text()).items()
+    }
 
 
 @cache

@@ -13,7 +13,7 @@ from message_buffer.events.dead_letters import MESSAGE_LETTER, DeadLetterQueue, 
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
 
-# Wait this long for the function that emits the batch. The conversation processor's default time-out is 20 seconds, and
+# Wait this long for the function that emits the batch. The conversation processor's default time-out is 24 seconds, and
 # a cold start takes additional time.
 REDRIVE_ANSWER_SECONDS = 30.0
 # While the admin function reads dead letters, the queue hides them for this time, which is longer than the function may

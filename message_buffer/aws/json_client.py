@@ -25,7 +25,7 @@ from uuid import uuid4
 from message_buffer.aws import environment
 from message_buffer.aws.signing import UNRESERVED, Scope, sign
 from message_buffer.clock import system_clock
-from message_buffer.limits import MAX_IDLE_MS
+from message_buffer.limits import MAX_IDLE_MS, MIN_SOCKET_SECONDS
 from message_buffer.tls import TLS
 
 _random = SystemRandom().random
@@ -37,9 +37,6 @@ _dials = BoundedSemaphore(MAX_DIALS_AT_ONCE)
 # After this time, try the next address of the service. The time is longer than a second, because a packet that is lost
 # while connecting is sent again after a second.
 ADDRESS_SECONDS = 1.2
-# The shortest time-out of a socket. With a time-out of 0, a socket does not wait, and fails with an error other than
-# TimeoutError.
-_MIN_SECONDS = 0.001
 
 
 class Protocol(NamedTuple):
@@ -288,7 +285,7 @@ def _connected(host: str, port: int, *, ends_at: float) -> socket.socket:
 
 
 def _seconds_until(ends_at: float) -> float:
-    return max(ends_at - time.monotonic(), _MIN_SECONDS)
+    return max(ends_at - time.monotonic(), MIN_SOCKET_SECONDS)
 
 
 def _has_ended(connected: socket.socket) -> bool:

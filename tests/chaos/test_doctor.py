@@ -16,7 +16,7 @@ from bufferctl.facts import StageFacts
 from bufferctl.stage import LOCAL, find_account
 from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
-from tools.local.webhooks import telegram_message
+from tests.support.webhook_bodies import telegram_message
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos-stage")]
 

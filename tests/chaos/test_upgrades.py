@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import urllib3
 
-from infra.cli import context
+from infra.cli import LOCAL, context
 from infra.removal import Removal
-from infra.settings_and_defaults import LOCAL, load_stage
+from infra.settings_and_defaults import load_stage
 from tests.support.earlier_version import NoEarlierVersion, Version, earlier_commit
 from tests.support.judge import TEXT_MARK, Talk, judge
 from tests.support.local_stage import LocalStage, share_emulator

@@ -26,13 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 WITHIN_MS = 60_000
 # On a busy machine a customer may type too slowly, so that a batch is emitted before its last message.
 TRIES = 3
-SCENARIOS = (
-    "Fragments",
-    "Picture, then its caption",
-    "Interrupted agent",
-    "Two customers",
-    "Edit, delete, deliver again",
-)
 
 
 @pytest.fixture(scope="module")

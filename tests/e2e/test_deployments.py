@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from infra.cli import context
+from infra.cli import LOCAL, context
 from infra.removal import Removal
-from infra.settings_and_defaults import LOCAL, load_stage
+from infra.settings_and_defaults import load_stage
 from tests.e2e.test_local_stage import ROOT, Home
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import LocalStage, share_emulator

@@ -13,8 +13,9 @@ from botocore.exceptions import ClientError
 from bufferctl import sessions
 from tests.support.judge import TEXT_MARK, Talk, judge, judge_schema, settle
 from tests.support.local_stage import LocalStage
+from tests.support.webhook_bodies import meta, telegram_message, twilio_message
 from tools.local.outputs import FUNCTION_URL_PATH
-from tools.local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
+from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from infra import cli
-from infra.settings_and_defaults import LOCAL, StageConfig, load_stage
+from infra.cli import LOCAL
+from infra.settings_and_defaults import StageConfig, load_stage
 
 # jsii looks for its Node when aws_cdk is first imported.
 os.environ.update(cli.environment())

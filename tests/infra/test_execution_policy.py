@@ -9,7 +9,7 @@ import pytest
 from aws_cdk.assertions import Template
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
-from infra.settings_and_defaults import LOCAL
+from infra.cli import LOCAL
 from tests.infra.conftest import ROOT
 from tests.infra.test_nag_and_lint import VARIANTS
 from tests.support.template_rules import REGIONS, findings_of_lint, unaccepted

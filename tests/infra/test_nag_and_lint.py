@@ -14,8 +14,9 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 
 import app as program
 from infra import cli
+from infra.cli import LOCAL
 from infra.composition import enforce_cdk_nag
-from infra.settings_and_defaults import LOCAL, WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
+from infra.settings_and_defaults import WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
 from tests.support.template_rules import (
     ACCEPTED,
     REGIONS,

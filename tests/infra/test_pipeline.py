@@ -45,7 +45,7 @@ def test_a_workflow_runs_only_targets_of_the_makefile_and_the_ci_script(name: st
 
 def locks(name: str) -> list[Path]:
     """Return the files of this name in the rooms, where dependencies are pinned."""
-    return [path for folder in ("", "[a-z]*/", "tools/*/") for path in ROOT.glob(folder + name)]
+    return [path for folder in ("", "[a-z]*/", "[a-z]*/[a-z]*/") for path in ROOT.glob(folder + name)]
 
 
 def test_dependabot_looks_wherever_dependencies_are_pinned() -> None:

@@ -15,7 +15,6 @@ DEPLOYED = {
         "EventBusName",
         "DeadLetterQueueUrl",
         "OversizeBucketName",
-        "RulesTableName",
     )
 }
 

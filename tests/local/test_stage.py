@@ -28,7 +28,6 @@ OUTPUTS = Outputs(
     LogGroups={},
     DeadLetterQueueUrl="queue",
     OversizeBucketName="bucket",
-    RulesTableName="rules",
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
-from infra.cli import CACHES, node
+from infra.cli import CACHES, node, npm
 
 PACKAGES = Path(__file__).parents[1] / "browser"
 INSTALLED = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -80,8 +80,7 @@ def _packages() -> Path:
 def _install(folder: Path) -> None:
     for name in ("package.json", "package-lock.json", ".npmrc"):
         shutil.copy(PACKAGES / name, folder)
-    npm = node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    _run([str(node()), str(npm), "ci", "--ignore-scripts"], folder)
+    _run([*npm(), "ci", "--ignore-scripts"], folder)
     unpacked = folder / "unpacked"
     unpacked.mkdir()
     _run([str(node()), "-e", UNPACK, str(folder / "node_modules/@sparticuz/chromium/bin"), str(unpacked)], folder)

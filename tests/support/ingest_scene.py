@@ -59,7 +59,6 @@ def gateway(
     method: str = "POST",
     headers: dict[str, str] | None = None,
     query: dict[str, str] | None = None,
-    as_base64: bool = True,
     route: str = "webhook",
 ) -> Json:
     """Return the event that the HTTP API passes to the function, in payload format 2.0."""
@@ -72,8 +71,8 @@ def gateway(
         "requestContext": {"domainName": HOST, "http": {"method": method}},
         "headers": headers or {},
         **({"queryStringParameters": query} if query else {}),
-        "body": base64.b64encode(body).decode() if as_base64 else body.decode(),
-        "isBase64Encoded": as_base64,
+        "body": base64.b64encode(body).decode(),
+        "isBase64Encoded": True,
     }
 
 

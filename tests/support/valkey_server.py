@@ -55,9 +55,8 @@ def free_port() -> int:
 
 
 class ValkeyServer:
-    def __init__(self, *, cluster: bool = True, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, options: tuple[str, ...] = ()) -> None:
         self.port = free_port()
-        self.cluster = cluster
         self._options = options
         self._directory = Path(tempfile.mkdtemp(prefix="valkey-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,15 +65,14 @@ class ValkeyServer:
         command = [
             str(binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
             "--appendonly", "no", "--dir", str(self._directory),
-            "--cluster-enabled", "yes" if self.cluster else "no", *self._options,
+            "--cluster-enabled", "yes", *self._options,
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         admin = self.admin()
         self._wait_until(lambda: bool(admin.ping()), "answer")
-        if self.cluster:
-            if admin.execute_command("CLUSTER INFO").get("cluster_slots_assigned") != "16384":
-                admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            self._wait_until(lambda: admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok", "own its slots")
+        if admin.execute_command("CLUSTER INFO").get("cluster_slots_assigned") != "16384":
+            admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        self._wait_until(lambda: admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok", "own its slots")
         allowed = [f"+{command}" for command in SERVERLESS_COMMANDS]
         admin.execute_command("ACL", "SETUSER", APP_USER, "reset", "on", f">{APP_PASSWORD}", "~{b*}:*", *allowed)
         admin.close()

@@ -18,14 +18,15 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
 from typer.core import TyperGroup
 
-from bufferctl import events
+from bufferctl import events, facts
 from bufferctl.__main__ import command_line, main
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
 from bufferctl.formatting import Pairs, as_json, table
-from bufferctl.stage import DEFAULT_REGION
+from bufferctl.stage import DEFAULT_REGION, LOCAL
 from bufferctl.terminal import show
-from infra.settings_and_defaults import StageConfig
+from infra import cli
+from infra.settings_and_defaults import STACKS, StageConfig
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse, WebhookUnreachable
 from message_buffer.json_object import Json
 
@@ -682,5 +683,8 @@ def test_an_unknown_stage_is_answered_with_the_valid_ones(capsys: pytest.Capture
     assert "dev, local, prod" in capsys.readouterr().err
 
 
-def test_a_stage_without_a_region_is_where_it_is_deployed() -> None:
+def test_it_repeats_what_the_settings_of_stages_say() -> None:
+    """Compare the constants of `bufferctl` that it may not import from `infra/`."""
     assert StageConfig.model_fields["region"].default == DEFAULT_REGION
+    assert facts.STACKS == STACKS
+    assert LOCAL == cli.LOCAL

@@ -531,10 +531,9 @@ class SlowAws:
 
         return slow
 
-    def process(self, *, take_ms: int = 0) -> None:
+    def process(self) -> None:
         self.used_ms = 0
         time = TimeLeft(lambda: LIFE_MS - self.used_ms)
-        self.used_ms = take_ms
         for conversation in self.scene.engine.claim():
             self.scene.conversation_processor.process(conversation, time)
         self.scene.engine.clock.advance(MAX_RETRY_MS)

@@ -31,13 +31,13 @@ def retry_after(scene: Scene, body: Any, platform: str = "generic") -> int:
     return int(handler_module.handler(gateway(platform, raw, headers=headers), None)["headers"]["Retry-After"])
 
 
-def whatsapp(*texts_of: str, phone: str = "1", **more: Any) -> dict[str, Any]:
+def whatsapp(*texts_of: str, **more: Any) -> dict[str, Any]:
     given = [
-        {"from": "491701", "id": f"wamid.{phone}.{text}", "timestamp": "1749416383", "type": "text",
+        {"from": "491701", "id": f"wamid.1.{text}", "timestamp": "1749416383", "type": "text",
          "text": {"body": text}}
         for text in texts_of
     ]  # fmt: skip
-    return of_whatsapp(*given, account=phone, **more)
+    return of_whatsapp(*given, account="1", **more)
 
 
 @pytest.mark.case(20)

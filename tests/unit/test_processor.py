@@ -76,11 +76,11 @@ class Scene:
         began_ms = self.engine.clock.now_ms
         return self.processor.run(lambda: began_ms + life_ms - self.engine.clock.now_ms)
 
-    def once(self, event: Callable[[], object], *, on_wait: int = 1) -> None:
-        """Let this happen while the processor sleeps for the n-th time, and wake it."""
+    def once(self, event: Callable[[], object]) -> None:
+        """Let this happen while the processor sleeps for the first time, and wake it."""
 
         def meanwhile() -> bool:
-            if len(self.wake.waits) == on_wait:
+            if len(self.wake.waits) == 1:
                 event()
                 return True
             return False

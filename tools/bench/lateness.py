@@ -27,7 +27,7 @@ from tools.local.progress import Progress
 from tools.local.stage import Stage
 from tools.local.webhooks import StageResponse, Webhooks
 
-RATES = {"valkey": (1, 10, 50), "dynamodb": (1, 10, 20)}
+RATES = {"valkey": (1, 10, 50), "dynamodb": (1, 10, 20, 50)}
 SILENCE_MS = {"valkey": 500, "dynamodb": 1_000}
 WARM_UP_SECONDS = 3.0
 # Enough for the wait, and for all batches that are still in progress.

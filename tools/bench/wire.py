@@ -24,8 +24,7 @@ class ServerRefused(Exception):
 
 
 class Wire:
-    def __init__(self, port: int, *, pipelined: bool = False) -> None:
-        self._pipelined = pipelined
+    def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = hiredis.Reader()
@@ -43,9 +42,6 @@ class Wire:
 
     def ask_all(self, requests: Iterable[bytes]) -> None:
         """Send the requests one after the other, each in a round trip of its own."""
-        if self._pipelined:
-            self.pipe(requests)
-            return
         send, receive, reader = self._socket.sendall, self._socket.recv, self._reader
         for request in requests:
             send(request)

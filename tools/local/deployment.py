@@ -148,9 +148,6 @@ def read_back(
         LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in roles},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
-        RulesTableName=deployed["RulesTableName"],
-        HoldingTableName=deployed.get("HoldingTableName"),
-        TriggerQueueUrl=deployed.get("TriggerQueueUrl"),
         CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
     )
 

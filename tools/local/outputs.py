@@ -29,10 +29,6 @@ class Outputs:
     LogGroups: dict[str, str]
     DeadLetterQueueUrl: str
     OversizeBucketName: str
-    RulesTableName: str
-    HoldingTableName: str | None = None
-    """None in a stage without the DynamoDB lane. The same is true of `TriggerQueueUrl`."""
-    TriggerQueueUrl: str | None = None
     CacheEndpoint: str | None = None
     """`host:port` of Valkey. In AWS the stack has an output of the same name."""
 

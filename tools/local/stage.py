@@ -16,8 +16,8 @@ from typing import Any
 
 import urllib3
 
+from infra.cli import LOCAL
 from infra.layer import LayerPlatform, build_layer
-from infra.settings_and_defaults import LOCAL
 from tools.local import deployment, emulator, processes, valkey
 from tools.local.errors import LocalError
 from tools.local.outputs import Outputs

@@ -15,11 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from redis import Connection, Redis, SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 
+from message_buffer.limits import MIN_SOCKET_SECONDS
 from message_buffer.tls import tls_with
-
-# The shortest time-out of a socket. With a time-out of 0, a socket does not wait, and fails with an error other than
-# TimeoutError.
-_MIN_SECONDS = 0.001
 
 
 class BoundedConnection(Connection):
@@ -60,7 +57,7 @@ class BoundedConnection(Connection):
 
     @property
     def _left(self) -> float:
-        return max((self._ends_at or 0) - monotonic(), _MIN_SECONDS)
+        return max((self._ends_at or 0) - monotonic(), MIN_SOCKET_SECONDS)
 
 
 class TlsLine(BoundedConnection, SSLConnection):
