@@ -231,7 +231,7 @@ SYMPTOMS = (
         metrics=(own("RulesSkipped", "ingest"),),
         means="The rules of a scope are invalid, or conflict with layers beneath, so that scope is left out. Each "
         "instance counts it once, so the alarm may end while the rules are still wrong.",
-        do='`warnings Ingest 1h`: "rules skipped", `layer`, `reason`. If the layer is `deployed`, correct '
+        do='`warnings Ingest 1h`: "rules skipped" (`layer`, `reason`). If the layer is `deployed`, correct '
         "`rules` in `cdk.json` and deploy. For any other layer, use `bufferctl rules get <layer>`, and "
         "correct it with [`rules set`](bufferctl.md#rules).",
         logs={"ingest": ("rules skipped",)},

@@ -63,7 +63,7 @@ class Refusals:
         return reason
 
     def around(self, conversation: ConversationId) -> o.RefusalReason | None:
-        """Return the reason to refuse an item of this conversation, of its account or of its tenant, or None."""
+        """Return why items of this conversation, its account or its tenant are refused, or None."""
         return (
             self._others.get(_account_of(conversation))
             or self._others.get((conversation.tenant,))

@@ -21,7 +21,7 @@ NOISY_ABOVE = 0.15
 
 @dataclass
 class Cost:
-    """The server's total cost of a number of messages."""
+    """What a number of messages cost the server."""
 
     messages: int = 0
     cpu_ns: int = 0

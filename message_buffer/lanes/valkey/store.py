@@ -180,7 +180,7 @@ class Store:
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Hold the conversation. Raise TooManyHolds if a consumer asks, and too many conversations are on hold."""
+        """Hold the conversation. Raise TooManyHolds if the holder is a consumer and too many are on hold."""
         now_ms = self._clock()
         reply = self._run(
             "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, holder=holder,
