@@ -61,7 +61,7 @@ class Metrics:
     """`None` in a stage without the Valkey lane, and in the responder's stack."""
 
     def has(self, metric: Metric) -> bool:
-        """Return whether the stack has what publishes this metric."""
+        """Return whether anything in the stack publishes this metric."""
         match metric.source:
             case Source.OWN:
                 return metric.of in self.functions

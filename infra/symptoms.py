@@ -89,7 +89,7 @@ class Symptom:
         return self.name.lower().replace(" ", "-")
 
     def limit(self, stage: StageConfig) -> float:
-        """Return the value of `above` in this stage."""
+        """Return the alarm's threshold in this stage."""
         return self.above(stage) if callable(self.above) else self.above
 
     @property

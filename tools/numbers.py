@@ -58,7 +58,7 @@ class Module:
                 yield ".".join(self.imports[node.value.id]), node.attr
 
     def evaluate(self, modules: dict[str, "Module"]) -> bool:
-        """Set the numeric constants' values. Return True if any was new, because others may now be computable."""
+        """Set the numeric constants' values. Return True if any was new, because more may now be computable."""
         found: dict[str, Any] = {}
         for local, (source, name) in self.imports.items():
             if source in modules and name in modules[source].values:

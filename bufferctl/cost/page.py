@@ -122,7 +122,7 @@ def write(folder: Path, stages: Mapping[str, Any]) -> None:
 
 
 def _parts(now: Sequence[Line], idle: Sequence[Line]) -> str:
-    """Return each part of the bill beside the original design's estimate."""
+    """Return a table of the bill's parts beside the original estimates."""
     parts = [*ESTIMATE, *sorted({line.part for line in now} - ESTIMATE.keys())]
     rows = []
     for part in parts:

@@ -160,7 +160,7 @@ class Store:
         return o.BufferFlushed(reply.due_at_ms, reply.count, reply.start or None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
-        """Drop the messages. `cancel_id` is the id of the message that asked for it, whose redelivery drops nothing."""
+        """Drop the messages. `cancel_id` is the id of the stop word's message, whose redelivery drops nothing."""
         kept_id = remembered_name(cancel_id or self._new_call_id())
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
