@@ -124,7 +124,7 @@ def run_load(plan: LoadPlan, bursts: Sequence[Burst], poll: Callable[..., list[A
     def listen() -> None:
         is_last = False
         while not is_last:
-            # What has arrived before the end is received after it.
+            # Events that arrived before the end are received after it.
             is_last = stop.is_set()
             found = poll(wait_seconds=LONG_POLL_SECONDS)
             arrivals.extend(each for each in found if each.event["detail-type"] == BATCH_READY)

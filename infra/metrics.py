@@ -50,7 +50,7 @@ class FunctionUrlApi:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What CloudWatch knows about one stack of a stage."""
+    """The CloudWatch metrics of one stack of a stage."""
 
     config: StageConfig
     functions: Mapping[str, Function]

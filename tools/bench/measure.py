@@ -21,7 +21,7 @@ NOISY_ABOVE = 0.15
 
 @dataclass
 class Cost:
-    """What a number of messages cost the server."""
+    """The server's cost of handling some messages."""
 
     messages: int = 0
     cpu_ns: int = 0
