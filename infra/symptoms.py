@@ -244,8 +244,8 @@ SYMPTOMS = (
         means="For ten minutes ingest has failed to read the table of rules (it uses the rules read last, and a new "
         "instance answers 503) or the [table of aliases](sending.md#one-author-one-conversation) (no message "
         "is lost, but conversations may be split).",
-        do="`warnings Ingest`: `reason`. At `AccessDenied…`, somebody changed the function's role or the "
-        "network's gateway endpoint: deploy again. At a time-out of DynamoDB you can only wait.",
+        do="`warnings Ingest`: `reason`. At `AccessDenied…`, the function's role or the network's gateway "
+        "endpoint was changed: deploy again. At a time-out of DynamoDB you can only wait.",
         logs={"ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed")},
     ),
     Symptom(

@@ -236,7 +236,7 @@ class ConversationsTable(Table):
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> None:
         """Change a part's state from `before` to `after`."""
-        # The stored state names its owner. So if a response was lost, the repeated call recognises its own mark.
+        # The stored state names its owner. So if a response was lost, the repeated call recognises its own write.
         mine = f"{after}:{owner}"
         marked = self._update(
             "mark part",

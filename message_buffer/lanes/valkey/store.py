@@ -423,7 +423,7 @@ def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> s
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return what these messages cost, and what opening a buffer costs, in microseconds.
+    """Return as text what these messages and the opening of a buffer cost, in microseconds.
 
     A quota is spread over a minute, so a message costs its share of that minute. Each shard counts alone and has an
     equal share of the quota, so the cost is multiplied by the number of shards.
