@@ -104,7 +104,7 @@ def command_line() -> TyperGroup:
 
 
 def _keep(context: typer.Context, option: typer.CallbackParam, value: Any) -> None:
-    """Keep an option's value, but not its absence: it may have been given before the command."""
+    """Keep an option's value. Ignore its absence, because it may stand before the command."""
     if value and context.obj:
         setattr(context.obj, str(option.name), value)
 

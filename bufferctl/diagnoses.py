@@ -159,7 +159,7 @@ def _error_in(line: LogLine) -> str | None:
 
 
 def attempts(facts: StageFacts) -> Iterator[Finding]:
-    """Find the warnings of the table of symptoms. A finding is BROKEN if the function has done no such work since."""
+    """Find the warnings of the table of symptoms. A finding is BROKEN if the function has done no good work since."""
     for role in facts.functions:
         symptoms = {message: symptom for symptom in SYMPTOMS for message in symptom.logs.get(role, ())}
         lines = facts.said(role, *symptoms, minutes=LOOK_BACK_MINUTES) if symptoms else []
@@ -176,7 +176,7 @@ def attempts(facts: StageFacts) -> Iterator[Finding]:
 
 
 def _does_well_since(facts: StageFacts, role: str, at_ms: int) -> bool:
-    """Return whether the function has logged good work since, or whether it cannot log that."""
+    """Return whether the function has logged good work since `at_ms`, or cannot log it."""
     if role not in DOES_WELL or facts.said(role, DOES_WELL[role], minutes=facts.minutes_since(at_ms)):
         return True
     return not _logs_info(facts, role)

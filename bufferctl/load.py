@@ -49,7 +49,7 @@ class LoadPlan(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Return the ends of the names of the conversations."""
+        """Return the last part of each conversation's name."""
         at_once = round(self.messages_per_second * TURN_SECONDS / LOAD_FRAGMENTS)
         return [f"load-{number}" for number in range(max(1, min(self.turns, at_once)))]
 
@@ -81,7 +81,7 @@ def plan_of(rate: str, duration_ms: int) -> LoadPlan:
 
 
 def judge_load(bursts: Sequence[Burst], arrivals: Iterable[ArrivedEvent]) -> Json:
-    """Compare what each conversation's webhook accepted with what was emitted."""
+    """Compare the accepted messages with the emitted ones. Return the counts."""
     late_ms, counts = list[int](), Counter[str](accepted=0, lost=0, emittedTwice=0, reordered=0)
     in_order = sorted(arrivals, key=lambda each: each.at_ms)
     for burst in bursts:
@@ -111,20 +111,20 @@ def _percentiles(values: Sequence[int]) -> dict[str, int] | None:
 
 
 def faults_of(result: Json) -> str:
-    """Return what should not have happened, or an empty text."""
+    """Return text that counts each fault; empty if there is none."""
     counts = {"lost": result["lost"], "emitted twice": result["emittedTwice"], "reordered": result["reordered"]}
     counts["not accepted"] = sum(result["notAccepted"].values())
     return ", ".join(f"{counted(count, 'message')} {what}" for what, count in counts.items() if count)
 
 
 def run_load(plan: LoadPlan, bursts: Sequence[Burst], poll: Callable[..., list[ArrivedEvent]], say: Say) -> Json:
-    """Send by the plan in the conversations of the bursts. Return what was emitted of it."""
+    """Send by the plan in the bursts' conversations. Return the result of `judge_load`."""
     arrivals, not_accepted, stop = list[ArrivedEvent](), Counter[str](), threading.Event()
 
     def listen() -> None:
         is_last = False
         while not is_last:
-            # What has arrived before the end is received after it.
+            # Events that arrived before the end are received after it.
             is_last = stop.is_set()
             found = poll(wait_seconds=LONG_POLL_SECONDS)
             arrivals.extend(each for each in found if each.event["detail-type"] == BATCH_READY)

@@ -256,7 +256,7 @@ class BufferStack(StageStack):
 
 
 def _ages_out(config: StageConfig) -> dict[str, int]:
-    """Return the days until the copies expire that `conversation forget` cannot erase, by the place of the copies."""
+    """Return, by place, the days until copies expire that `conversation forget` cannot erase."""
     found = {
         "the conversation's id in the responder's table": config.outbox_days if config.responder else 0,
         "logs, which contain ids and no words": config.log_retention_days,

@@ -50,7 +50,7 @@ class FunctionUrlApi:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What CloudWatch knows about one stack of a stage."""
+    """The CloudWatch metrics of one stack of a stage."""
 
     config: StageConfig
     functions: Mapping[str, Function]
@@ -61,7 +61,7 @@ class Metrics:
     """`None` in a stage without the Valkey lane, and in the responder's stack."""
 
     def has(self, metric: Metric) -> bool:
-        """Return whether the stack has what publishes this metric."""
+        """Return whether anything in the stack publishes this metric."""
         match metric.source:
             case Source.OWN:
                 return metric.of in self.functions

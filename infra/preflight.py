@@ -65,7 +65,7 @@ def identify(config: StageConfig) -> Clients:
 
 
 def existing_stacks(config: StageConfig, cloudformation: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the last word and the description of each stack of the stage, in the order of deployment."""
+    """Yield (last word of its name, description) of each stack of the stage, in the order of deployment."""
     for word in STACKS:
         try:
             (stack,) = cloudformation.describe_stacks(StackName=config.name_of_stack(word))["Stacks"]

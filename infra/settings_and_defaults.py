@@ -197,7 +197,7 @@ class NetworkConfig(Settings):
     nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
     """Raise it if the stage must survive the loss of an availability zone."""
     availability_zones: Annotated[tuple[str, ...], Field(max_length=3)] = ()
-    """Two or three zones of the stage's region; without them, its first two. Required if the stage names an `account`,
+    """Two or three zones of the stage's region; by default its first two. Required if the stage names an `account`,
     because CDK would otherwise look them up there. Set it also if the first zones have no serverless caches."""
     flow_logs: bool = False
     """Set it if your auditors demand logs of all connections, which AWS bills by volume."""

@@ -89,7 +89,7 @@ class Symptom:
         return self.name.lower().replace(" ", "-")
 
     def limit(self, stage: StageConfig) -> float:
-        """Return the value of `above` in this stage."""
+        """Return the alarm's threshold in this stage."""
         return self.above(stage) if callable(self.above) else self.above
 
     @property
@@ -231,7 +231,7 @@ SYMPTOMS = (
         metrics=(own("RulesSkipped", "ingest"),),
         means="The rules of a scope are invalid, or conflict with layers beneath, so that scope is left out. Each "
         "instance counts it once, so the alarm may end while the rules are still wrong.",
-        do='`warnings Ingest 1h`: "rules skipped", `layer`, `reason`. If the layer is `deployed`, correct '
+        do='`warnings Ingest 1h`: "rules skipped" (`layer`, `reason`). If the layer is `deployed`, correct '
         "`rules` in `cdk.json` and deploy. For any other layer, use `bufferctl rules get <layer>`, and "
         "correct it with [`rules set`](bufferctl.md#rules).",
         logs={"ingest": ("rules skipped",)},
@@ -244,8 +244,8 @@ SYMPTOMS = (
         means="For ten minutes ingest has failed to read the table of rules (it uses the rules read last, and a new "
         "instance answers 503) or the [table of aliases](sending.md#one-author-one-conversation) (no message "
         "is lost, but conversations may be split).",
-        do="`warnings Ingest`: `reason`. At `AccessDenied…`, somebody changed the function's role or the "
-        "network's gateway endpoint: deploy again. At a time-out of DynamoDB you can only wait.",
+        do="`warnings Ingest`: `reason`. At `AccessDenied…`, the function's role or the network's gateway "
+        "endpoint was changed: deploy again. At a time-out of DynamoDB you can only wait.",
         logs={"ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed")},
     ),
     Symptom(

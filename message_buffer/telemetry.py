@@ -44,7 +44,7 @@ class Telemetry:
         self._lock = RLock()
 
     def logged_id(self, value: str) -> str:
-        """Return an id in the form in which it is logged."""
+        """Return the id, or its hash if logs contain hashes."""
         key = self._settings.id_key
         if key is None:
             return value

@@ -51,14 +51,14 @@ class Module:
         self.values: dict[str, float] = {}
 
     def uses(self) -> Iterator[tuple[str, str]]:
-        """Yield the module and the name of each import, and of each attribute that this module uses of an import."""
+        """Yield the (module, name) of each import here, and of each attribute used of an import."""
         yield from self.imports.values()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self.imports:
                 yield ".".join(self.imports[node.value.id]), node.attr
 
     def evaluate(self, modules: dict[str, "Module"]) -> bool:
-        """Set the numeric constants' values. Return True if any was new, because others may now be computable."""
+        """Set the numeric constants' values. Return True if any was new, because more may now be computable."""
         found: dict[str, Any] = {}
         for local, (source, name) in self.imports.items():
             if source in modules and name in modules[source].values:
@@ -119,7 +119,7 @@ def _is_number(value: object) -> bool:
 
 
 def _shown(name: str, value: float) -> str:
-    """Return the number in the largest unit in which it is whole. The first unit in `name` is the unit of `value`."""
+    """Return text in the largest unit that keeps the value whole. The first unit word in `name` is `value`'s unit."""
     units = next((UNITS[word] for word in name.upper().split("_") if word in UNITS), ((1, ""),))
     size, unit = next(((size, unit) for size, unit in units if value and value % size == 0), units[-1])
     return f"{value / size:,.15g} {unit}".strip()

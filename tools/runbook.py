@@ -12,7 +12,7 @@ WAKES = {"page": "Pages", "ticket": "Ticket", "nobody": "No alarm"}
 
 
 def page(text: str) -> str:
-    """Return the runbook with its section of symptoms written again. The section's own words stay."""
+    """Return the runbook with its symptoms written again, but with the section's introduction kept."""
     before, _, after = text.partition(HEAD)
     own, _, rest = after.partition(NEXT)
     words = own.partition("\n### ")[0].strip()

@@ -168,7 +168,7 @@ def erase(stage: StageClient, conversation: str) -> Json:
 
 
 def _erase_at_responder(stage: StageClient, conversation: str, **fields: Any) -> Counter[str]:
-    """Return how many items the responder erased, or would erase, by kind. Empty on a stage without a responder."""
+    """Return how many items of each kind the responder erased, or would erase. Empty without a responder."""
     counts: Counter[str] = Counter()
     if stage.responder_function() is None:
         return counts

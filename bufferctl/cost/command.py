@@ -1,4 +1,4 @@
-"""What bufferctl asks of the cost model: a stage's bill, and what the messages of `verify --load` add to it."""
+"""Answers bufferctl from the cost model: a stage's bill, and what the messages of `verify --load` add to it."""
 
 import json
 from collections.abc import Mapping

@@ -399,7 +399,7 @@ def _responder(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _canary(config: StageConfig, _traffic: Traffic) -> list[Line]:
-    """Return the cost of the canary. Its runs are far apart, so each run starts a processor."""
+    """Return the canary's lines. The runs are far apart, so each run starts a processor."""
     part, seconds, runs = "canary", used("canary_run_ms") / 1_000, CANARY_RUNS * (1 + limits.CANARY_FRAGMENTS)
     kept = seconds + (used("cold_start_ms") + config.timings.processor_idle_ms) / 1_000
     processor = CANARY_RUNS * kept * config.has_valkey_lane * config.memory["processor"] / 1_024

@@ -36,7 +36,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logs kept for a year": {"log_retention_days": 365},
     "a responder": {"responder": RESPONDER},
 }
-# What the original design estimates, by the part of our bill that does the same, and by volume.
+# The estimates of the original design, by the part of our bill that does the same, and by volume.
 ESTIMATE = {
     "cache": "10–15", "ingest": "0.20", "processor": "0.40", "conversation processor": "0.80", "watchdog": "0.11",
     "API": "0.35", "network": "5–10", "events": "0.03",
@@ -122,7 +122,7 @@ def write(folder: Path, stages: Mapping[str, Any]) -> None:
 
 
 def _parts(now: Sequence[Line], idle: Sequence[Line]) -> str:
-    """Return each part of the bill beside the original design's estimate."""
+    """Return a table of the bill's parts beside the original estimates."""
     parts = [*ESTIMATE, *sorted({line.part for line in now} - ESTIMATE.keys())]
     rows = []
     for part in parts:

@@ -116,7 +116,7 @@ class Conversations:
         return {"conversations": [*found.values()], "next": next_cursor, "more": more or next_cursor is not None}
 
     def show(self, request: r.ShowConversation) -> Json:
-        """Return the state in the first lane, and in `dynamodb` the state there, if messages also wait there."""
+        """Return the state in the first lane, and as `dynamodb` that lane's state, if messages also wait in it."""
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": _name(request), **first, **({"dynamodb": waiting[0]} if waiting else {})}

@@ -119,7 +119,7 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
 
 
 def _head(letter: Letter) -> Json:
-    """Return the letter's head. If the queue's message is no dead letter, all values except `reason` are None."""
+    """Return the fields that operators need. If the message is no dead letter, all except `reason` are None."""
     parsed = parse_letter(letter)
     payloads = parsed.get("payloads")
     messages = len(payloads) if isinstance(payloads, list) else None  # None if they are stored in the bucket

@@ -135,7 +135,7 @@ class Forgetting:
     def _copies(self, name: str, *, until_ms: int | None, erase: bool) -> tuple[dict[str, int], bool]:
         """Count objects and dead letters, and erase them if `erase`. Do not count messages in objects.
 
-        Return the counts, and whether the dead letters were read to the end.
+        Return (the counts, True if the dead letters were read to the end).
         """
         count = messages = 0
         with HiddenLetters(self._places.dead_letters, self._time_left) as letters:

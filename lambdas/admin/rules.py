@@ -140,7 +140,7 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """Retime the open buffers in the scope. Return the counts, whether all buffers were checked, and a failure."""
+        """Retime the open buffers in the scope. Return the counts, `complete` (all were checked) and any `problem`."""
         counts = {"looked": 0, "retimed": 0}
         if scope.startswith(DOOR):
             return {**counts, "complete": True}  # a mapping affects only later messages

@@ -33,7 +33,7 @@ class Subscription:
     def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.
 
-        If the queue becomes unreachable after some events were received, return those. A later call returns the others.
+        If the queue becomes unreachable after some events were received, return those. A later call returns the rest.
         """
         response = self._sqs.receive_message(
             QueueUrl=self._queue_url,

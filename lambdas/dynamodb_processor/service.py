@@ -246,7 +246,7 @@ class DynamoDbProcessor:
     def _batch(self, locked: _Locked, turn: ExitStack, time: TimeLeft) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
 
-        If the window is large, first wait for a turn, and add it to `turn`, with which the caller ends it.
+        If the window is large, first wait for the lock of large windows. Closing `turn` releases the lock.
         """
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
@@ -301,8 +301,8 @@ class DynamoDbProcessor:
     def _fitting(
         self, conversation: str, stored: Sequence[StoredMessage]
     ) -> tuple[list[StoredMessage], list[bytes], bool]:
-        """Return as many messages as fit into one batch, but at least one, and none whose body is not stored yet. Also
-        return their bodies, and whether more messages are stored."""
+        """Return (messages, their bodies, True if more are stored): as many as fit into one batch, but at least one,
+        and none whose body is not stored yet."""
         messages: list[StoredMessage] = []
         found: list[bytes] = []
         size = 0

@@ -1,4 +1,4 @@
-"""Charges the items of a webhook to quotas, and remembers which of its items are refused for now."""
+"""Charges the items of a webhook to quotas, and remembers which items are refused for now."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class Refusals:
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
 
     def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
-        """Record a message that the lane refused, and that it would refuse others like it."""
+        """Record a message that the lane refused, and which messages it would refuse, too."""
         self.messages.append((message, refused.reason))
         self.add(message.conversation, refused, is_message=True)
         account = _account_of(message.conversation)

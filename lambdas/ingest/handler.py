@@ -150,7 +150,7 @@ def _request(event: dict[str, Any]) -> WebhookCall:
 
 
 def _path(event: Mapping[str, Any]) -> tuple[Literal["webhook", "typing"], str, str | None]:
-    """Return the route, the platform, which is empty if ingest has no route with this path, and the door.
+    """Return (route, platform, door). The platform is empty if ingest has no route with this path.
 
     API Gateway splits the path itself; at the function's own URL, ingest splits it.
     """

@@ -7,7 +7,7 @@ from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, EventBus
 
 
 class Outbox:
-    """Publishes events of one type when there are enough for a call, and the others at the end, even after an error."""
+    """Publishes events of one type when there are enough for a call, and the rest at the end, even after an error."""
 
     def __init__(self, bus: EventBus, detail_type: str, count: Callable[[int], None]) -> None:
         self._bus = bus

@@ -1,6 +1,6 @@
 """Remembers how many items of a webhook are done if ingest runs out of time, so that the next delivery goes on there.
 
-The marks are items in the table of takeovers. They contain a digest and a number, and are valid for a day.
+Each number is kept for a day, under a digest of the webhook, as a row of the table of takeovers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from message_buffer.aws.dynamodb import Table, Values, number
 from message_buffer.clock import Clock
 from message_buffer.limits import REMEMBERED_MS, SECOND_MS
 
-# Do not look for the mark of a webhook with fewer items, because these fit into the time.
+# Do not read the progress of a webhook with fewer items, because these fit into the time.
 MIN_ITEMS = 20
 
 T = TypeVar("T")

@@ -220,7 +220,7 @@ class Ingest:
 
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
-        """Return whether a change may be made. Count it as refused if its quota or a message before it is refused."""
+        """Return whether a change may be made. If its quota is used up, or an item before it was refused, count it."""
         reason = refusals.of_change(conversation)
         if reason:
             done.note_refused(conversation, reason)
@@ -252,7 +252,7 @@ class Ingest:
         return Response(200, to_json({"conversations": conversations}))
 
     def _extend_wait(self, typing: Belongs) -> tuple[str, dict[str, int | None]]:
-        """Let a buffer wait a little longer, but not beyond the maximum wait of the rules. Return its due time."""
+        """Let a buffer wait a little longer, but at most `maxWaitMs`. Return (conversation, due time as JSON)."""
         timing = self._book.for_conversation(*typing).rules.timing
         extend_ms = max(timing.typing_ms, timing.silence_ms)
         name = str(typing.conversation)

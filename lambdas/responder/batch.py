@@ -1,4 +1,4 @@
-"""Reads the events in deliveries of the queue, as EventBridge wraps them."""
+"""Reads the EventBridge events that the queue's messages contain."""
 
 import json
 from collections.abc import Iterator

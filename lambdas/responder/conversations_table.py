@@ -69,7 +69,7 @@ class ReplyCount(NamedTuple):
     replies: int
 
     def at(self, now_ms: int) -> "ReplyCount":
-        """Return the count at this time. After an hour the count begins again at zero."""
+        """Return the count at `now_ms`, which is 0 from an hour after `began_at_ms`."""
         return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
 
 
@@ -233,7 +233,7 @@ class ConversationsTable(Table):
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> None:
         """Change a part's state from `before` to `after`."""
-        # The stored state names its owner. So if a response was lost, the repeated call recognises its own mark.
+        # The stored state names its owner. So if a response was lost, the repeated call recognises its own write.
         mine = f"{after}:{owner}"
         marked = self._update(
             "mark part",
@@ -310,7 +310,7 @@ class ConversationsTable(Table):
         return self._asked("forget conversation", "put_item", request).done
 
     def count(self, conversation: str) -> tuple[int, int]:
-        """Return how many turns and outboxes the conversation has."""
+        """Return (number of turns, number of outboxes)."""
         record, parts = self.read(conversation), self._parts(conversation)
         turns = (len(record.turns) if record else 0) + sum(part.startswith("t#") for part in parts)
         return turns, sum(part.startswith("o#") for part in parts)

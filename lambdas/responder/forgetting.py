@@ -72,7 +72,7 @@ class ResponderForgetting:
     def _find_dead_letters(
         self, conversation: str, at_ms: int, time_left: TimeLeft, *, erase: bool
     ) -> tuple[int, bool]:
-        """Return how many dead letters were found, and False if time ran out before the whole queue was read."""
+        """Return (number of dead letters found, False if time ran out before the whole queue was read)."""
         found, others, finished = 0, list[Letter](), False
         while not finished and time_left() > MIN_TIME_TO_ERASE_MS:
             letters = self._dead_letters.receive(hidden_seconds=DEAD_LETTER_HIDDEN_SECONDS)

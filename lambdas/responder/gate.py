@@ -67,7 +67,7 @@ class BufferClient:
         self._by = by
 
     def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
-        """Return the conversation's present generation in the batch's lane, and a hold, or None."""
+        """Return the conversation's newest generation in the batch's lane, and its hold, if any."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
         seen = self._ask(**fields)
         return int(seen["current"]), _hold(seen)

@@ -75,7 +75,7 @@ class Watchdog:
         return recovered, overdue_ms
 
     def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
-        """Put expired claims back, page by page. Return the last page, and how many claims were put back in all."""
+        """Put expired claims back, page by page. Return (the last page, the number of all claims put back)."""
         conversations = 0
         while True:
             recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)

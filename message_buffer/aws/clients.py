@@ -1,4 +1,4 @@
-"""Makes AWS clients on first use, and turns their errors into ours.
+"""Makes AWS clients on first use, and turns their errors into SendFailed.
 
 Services that speak JSON have a client of our own (`json_client`), because importing the SDK takes most of a cold start.
 The SDK is imported when a client of another service is first made.

@@ -21,7 +21,7 @@ def read_region() -> str | None:
 
 
 def read_endpoint_url() -> str | None:
-    """Return the address to use for every service, as on the local stage, or None to use each service's own."""
+    """Return the one address of all services, as on the local stage, or None if each has its usual address."""
     return os.environ.get("AWS_ENDPOINT_URL")
 
 

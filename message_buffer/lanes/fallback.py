@@ -23,8 +23,8 @@ class LaneWithFallback:
     """Uses the Valkey lane, or the DynamoDB lane while Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    After that, only a read checks whether Valkey answers again. Otherwise Valkey might store a message without
-    answering, and both lanes would emit it, more than once per instance and outage.
+    After that, only a read checks whether Valkey answers again. Otherwise, more than once per instance and outage,
+    Valkey might store a message without answering, and both lanes would emit it.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ class Lane(Protocol):
         Without `charge`, no quota applies."""
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
-        """Charge the items of a webhook, or none of them if a quota is used up. `messages` and `others` are their
-        numbers. A lane that charges a message when it buffers the message charges only the others here."""
+        """Charge a webhook's items, `messages` and `others` (how many of each), or none if a quota is used up. A lane
+        that charges a message when it buffers the message charges only the others here."""
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Drop the waiting messages. `cancel_id` is the id of the stop word's message. A second call with the same id

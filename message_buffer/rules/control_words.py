@@ -40,7 +40,7 @@ class ControlWords(NamedTuple):
     flush: frozenset[str] = frozenset()
 
     def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
-        """Return whether the text is a stop word or a flush word, or None if it is neither."""
+        """Return the kind of control word that the text is, or None if it is none."""
         if not (self.stop or self.flush) or len(text) > MAX_CONTROL_TEXT_CHARACTERS:
             return None
         word = compared_form(text)

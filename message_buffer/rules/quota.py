@@ -32,5 +32,5 @@ class Charge(NamedTuple):
     charged at once."""
 
     def under(self, kind: str) -> "Charge":
-        """Return the charge to quotas of the same sizes that count only items of this kind, each alone."""
+        """Return the charge to quotas of the same sizes that count only this kind of item, one by one."""
         return self._replace(quotas=tuple((f"{kind}:{name}", quota) for name, quota in self.quotas), is_exact=True)

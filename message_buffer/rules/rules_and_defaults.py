@@ -376,7 +376,7 @@ class Rules(_RuleFields):
         self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
     ) -> Timing:
         """Return the timing of one message. The batch waits longer for the caption of a file and for a transcript, and
-        after a button press for neither typing nor a caption. A VIP's wait and a fixed window do not depend on it."""
+        after a button press for neither typing nor a caption. A VIP's wait and a fixed window ignore all this."""
         timing = self.timing
         if in_album:
             # Do not end the batch by its count, which could split the album.

@@ -1,6 +1,6 @@
 """The table of the rules that operators change: an item for each scope, and an item with the table's version.
 
-Each write raises the table's version, and gives the new version to its item. So no two writes have the same version.
+Each write raises the table's version, and gives it to the written item. So no two writes have the same version.
 """
 
 import json

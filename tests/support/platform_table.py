@@ -76,9 +76,9 @@ ROWS: Mapping[str, tuple[str, Shows]] = {
     "posts, reels, stories": ("an attachment", _typed("ig_post", "post", "ig_reel", "reel", "ig_story", "story")),
     "products, appointments": ("an attachment with `details`", _file("details")),
     "a file's hash": ("`sha256`", _file("sha256")),
-    "its stable id": ("`stableId`", _file("stableId")),
-    "its size": ("`sizeBytes`", _file("sizeBytes")),
-    "its duration": ("`durationSeconds`", _file("durationSeconds")),
+    "a file's stable id": ("`stableId`", _file("stableId")),
+    "a file's size": ("`sizeBytes`", _file("sizeBytes")),
+    "a file's duration": ("`durationSeconds`", _file("durationSeconds")),
     "voice or music": ("`voice`", _file("voice")),
 }  # fmt: skip
 

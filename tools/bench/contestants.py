@@ -206,7 +206,7 @@ class Naive:
 
 
 class BullMq:
-    """BullMQ. Its own client sent such a wave once, and our client sends the recorded requests again.
+    """BullMQ. Its own client has sent one wave, and our client sends the recorded requests again.
 
     The requests contain the times of the recording. The wait is so long that each fragment but the first replaces a job
     that is still waiting.

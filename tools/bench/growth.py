@@ -114,7 +114,7 @@ def main() -> None:
         cells = [figure(size.script_us[what]).shown() for size in sizes]
         rows.append([f"{what}, µs of the script", *cells, grown.shown(2)])
         at_most = 1.6 if what == BUFFERING else 2.5
-        targets.append(Target(f"growth of {what}, {counts[0]:,} to {counts[-1]:,} waiting", at_most, grown))
+        targets.append(Target(f"time of {what}: growth from {counts[0]:,} to {counts[-1]:,} waiting", at_most, grown))
     rows.append(["bytes of a conversation", *(f"{size.bytes_each:,.0f}" for size in sizes), ""])
     report("growth", {"growth": rows}, targets, quick=wanted.quick)
 

@@ -59,7 +59,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """Return how many commands a waiting worker sends a second. For our system, also count them after its exit."""
+    """Return how many commands a waiting worker sends a second and, for our system, how many come after its exit."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()

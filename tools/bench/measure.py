@@ -21,7 +21,7 @@ NOISY_ABOVE = 0.15
 
 @dataclass
 class Cost:
-    """The server's total cost of a number of messages."""
+    """The server's cost of handling some messages."""
 
     messages: int = 0
     cpu_ns: int = 0

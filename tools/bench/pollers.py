@@ -1,4 +1,4 @@
-"""Model how late windows are that are due at once in the DynamoDB lane: `python -m tools.bench.pollers [--quick]`.
+"""Model the lateness of DynamoDB-lane windows that are due at once: `python -m tools.bench.pollers [--quick]`.
 
 Lambda's pollers cause this lateness: five begin to receive triggers at once, and five more each second. The times of a
 run with one window and of a cold start come from bufferctl/cost/usage.toml.

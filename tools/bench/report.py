@@ -82,7 +82,7 @@ def markdown(table: Table) -> str:
 
 
 def _machine() -> str:
-    """Return what the figures depend on: the processor and the versions."""
+    """Return the CPU and software versions, which the figures depend on."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -17,7 +17,7 @@ class Hub:
         self._changed = threading.Condition()
 
     def open(self) -> Reader:
-        """Return the messages for a page, of which None is the last one. Call this only in the server's event loop."""
+        """Return a queue of a page's messages, of which None is the last. Call this only in the server's event loop."""
         reader: Reader = asyncio.Queue()
         with self._changed:
             self._readers[reader] = asyncio.get_running_loop()

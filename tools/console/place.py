@@ -57,7 +57,7 @@ class ShownStage:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn the errors of a call to the stage into those of bufferctl, whose texts are sentences for the page."""
+        """Turn errors of calls in the `with` block into bufferctl's, whose texts are sentences for the page."""
         try:
             with errors_of_aws():
                 yield

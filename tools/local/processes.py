@@ -1,4 +1,4 @@
-"""Starts, finds and stops the processes of one instance of the local stage. Each has a mark in its environment.
+"""Starts, finds and stops the processes of one instance of the local stage. A variable, the mark, names the instance.
 
 Children inherit the mark, even in another session. An unrelated process that reuses an old process id does not have the
 mark.

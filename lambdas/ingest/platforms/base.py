@@ -309,7 +309,7 @@ class Fields(dict[str, Any]):
         return mend_id(found)
 
     def renamed(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Return the texts and ids that are not empty. `names` has the platform's name for each of ours."""
+        """Return the texts and ids that are not empty. `names` maps our names to the platform's names."""
         return {ours: value for ours, theirs in names.items() if (value := self.name_or_number(theirs))}
 
 

@@ -190,7 +190,7 @@ class _UpdateReading:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
     def _read_echo(self, message: Fields) -> HumanReply | str:
-        """Read a message that the account's owner or the owner's bot sent. Only the owner's may be a human reply.
+        """Read a message of the account's owner or the owner's bot. Only the owner's messages may be human replies.
 
         Greetings, away messages and scheduled messages are not human replies, because Telegram sends them
         automatically.
@@ -281,7 +281,7 @@ def _author(message: Fields) -> str | None:
 
 
 def _is_of_customer(message: Fields) -> bool:
-    """Return True if the customer wrote this, and False if the account's owner or the owner's bot did."""
+    """Return whether the customer wrote the message, and not the account's owner or the owner's bot."""
     return message.part("from").get("id") in (None, message.part("chat").get("id"))
 
 
@@ -297,7 +297,7 @@ def _chat(message: Fields) -> dict[str, str]:
 
 
 def _replied_id(message: Fields) -> str | None:
-    """Return the message's id. The id 0, which many messages have, counts as none."""
+    """Return the message's id, or None for the id 0, which many messages have."""
     return message.id("message_id") if message.get("message_id") else None
 
 

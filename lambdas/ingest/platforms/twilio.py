@@ -101,7 +101,7 @@ def _form(webhook: Webhook) -> list[tuple[str, str]]:
 
 
 def _urls(url: str) -> tuple[str, str]:
-    """Return the URL without its port, and with it, because Twilio may sign either of them."""
+    """Return the URL (without its port, with its port), because Twilio may sign either."""
     parts = urlsplit(url)
     host = parts.netloc if parts.port is None else parts.netloc.rpartition(":")[0]
     port = parts.port or DEFAULT_PORTS.get(parts.scheme)

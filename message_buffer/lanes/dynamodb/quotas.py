@@ -1,9 +1,9 @@
-"""The quotas of the DynamoDB lane. For each minute, an item counts the messages of an account or of a tenant.
+"""The quotas of the DynamoDB lane. One item a minute counts the messages of an account or a tenant.
 
 conversation     item                attributes
 quota:<name>     <minute>.<share>    used, expires_at
 
-For each hour, another counts the holds that consumers begin.
+A high quota has several such items, its shares. One item an hour counts the holds that consumers begin.
 """
 
 from math import ceil

@@ -257,7 +257,7 @@ def _unpacked(kind: type[T], stored: str) -> T | None:
 
 
 def frozen_item(frozen: FrozenBatch) -> Values:
-    """Return the attribute that stores a frozen batch. A condition can search the list of names."""
+    """Return the attribute that stores a frozen batch. A condition can search its list of names."""
     return {"names": frozen.names, "batch": packed(frozen._replace(names=()))}
 
 

@@ -46,6 +46,6 @@ def wake_key(shard: int) -> bytes:
 
 
 def batch_prefix(conversation: str) -> str:
-    """Return the first part of the conversation's batch ids, which no other conversation shares. Scripts add the
+    """Return the first part of the conversation's batch ids, which no other conversation shares. Scripts add the last
     arrival and the generation."""
     return blake2s(encode_conversation(conversation), digest_size=12).hexdigest()

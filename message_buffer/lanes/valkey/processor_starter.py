@@ -1,4 +1,4 @@
-"""Starts a shard's processor after a call of the store has reserved the start."""
+"""Starts a shard's processor, once the store has reserved the start."""
 
 from collections.abc import Mapping
 from typing import Protocol

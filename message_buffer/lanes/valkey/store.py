@@ -160,7 +160,7 @@ class Store:
         return o.BufferFlushed(reply.due_at_ms, reply.count, reply.start or None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
-        """Drop the messages. `cancel_id` is the id of the message that asked for it, whose redelivery drops nothing."""
+        """Drop the messages. `cancel_id` is the id of the stop word's message, whose redelivery drops nothing."""
         kept_id = remembered_name(cancel_id or self._new_call_id())
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
@@ -180,7 +180,7 @@ class Store:
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Hold the conversation. Raise TooManyHolds if a consumer asks, and too many conversations are on hold."""
+        """Hold the conversation. Raise TooManyHolds if the holder is a consumer and too many are on hold."""
         now_ms = self._clock()
         reply = self._run(
             "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, holder=holder,
@@ -423,7 +423,7 @@ def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> s
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return what these messages cost, and what opening a buffer costs, in microseconds.
+    """Return as text what these messages and the opening of a buffer cost, in microseconds.
 
     A quota is spread over a minute, so a message costs its share of that minute. Each shard counts alone and has an
     equal share of the quota, so the cost is multiplied by the number of shards.

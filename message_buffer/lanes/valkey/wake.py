@@ -1,9 +1,9 @@
 """Lets a processor sleep until a given time, or until a script wakes it.
 
 The processor sends a blocking pop on a connection of its own, and waits for the reply. The pop's time-out is not the
-processor's timer, because the server checks time-outs only ten times a second. It matters only if a processor vanishes
-without closing its connection. It then ends that processor's pop, which would otherwise take the wake that is meant for
-the next processor.
+processor's timer, because the server checks time-outs only ten times a second. The time-out matters only if a processor
+vanishes without closing its connection. The processor's pop would otherwise take the wake that is meant for the next
+processor.
 """
 
 import time
