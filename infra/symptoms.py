@@ -439,7 +439,7 @@ BY_NAME = {symptom.name: symptom for symptom in SYMPTOMS}
 
 
 class Graph(NamedTuple):
-    """A graph that shows what a stage does, well or not."""
+    """A graph of what a stage does, healthy or not."""
 
     title: str
     unit: str

@@ -51,7 +51,7 @@ class Module:
         self.values: dict[str, float] = {}
 
     def uses(self) -> Iterator[tuple[str, str]]:
-        """Yield the (module, name) of each import here, and of each attribute used of an import."""
+        """Yield the (module, name) of each import in this file, and of each attribute of an import that is used."""
         yield from self.imports.values()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self.imports:

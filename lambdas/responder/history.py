@@ -40,7 +40,7 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 
 
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
-    """Return the turns that stay in the record, and those that are moved out of it: the older half at once."""
+    """Return the turns that stay in the record, and those that are moved out of it: the older half, in one go."""
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
         return TrimmedTurns(list(turns), [])

@@ -195,7 +195,7 @@ class RuleBook:
     def charge_for(self, conversation: ConversationId) -> Charge:
         """Return the quotas of the conversation's account, door and tenant.
 
-        A sender may choose among the accounts of a door, or invent them. So the door is charged whatever the account.
+        A door is always charged, because its sender may name any of its accounts, or invent one.
         """
         snapshot = self._current()
         platform, account = conversation.platform, conversation.account

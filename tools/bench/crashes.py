@@ -52,7 +52,7 @@ class Scene:
         assert self.stage.kill(PROCESSOR)
 
     def kill_before_take(self) -> None:
-        """Suspend the conversation processor's processes until a conversation is claimed, then kill them."""
+        """Suspend the conversation processor until the processor has claimed a conversation, then kill it."""
         stopped = self.stage.workers(CONVERSATION_PROCESSOR)
         for each in stopped:
             with suppress(psutil.NoSuchProcess):

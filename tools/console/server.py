@@ -169,7 +169,7 @@ class _Answers:
 
 
 async def _next(reader: Reader) -> bytes | None:
-    """Return the next message. If none comes in time, return a comment, which shows whether the page is still open."""
+    """Return the next message, or after a while a comment: sending it fails if the page was closed."""
     try:
         return await asyncio.wait_for(reader.get(), KEEP_ALIVE_SECONDS)
     except TimeoutError:

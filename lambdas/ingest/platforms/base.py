@@ -303,7 +303,7 @@ class Fields(dict[str, Any]):
         return str(value) if type(value) is int else self.word(name)
 
     def id(self, name: str) -> str:
-        """Return an id in the form that messages have it. Raise InvalidWebhook if it is missing."""
+        """Return an id in the form that messages use. Raise InvalidWebhook if it is missing."""
         if (found := self.name_or_number(name)) is None:
             raise InvalidWebhook("an id is missing")
         return mend_id(found)

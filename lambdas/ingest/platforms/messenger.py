@@ -105,7 +105,7 @@ class _Event:
     def read_echo(self) -> HumanReply | str:
         """Read a message of the business, which a human agent may have typed.
 
-        Instagram sometimes does not name the app that sent a message. Such a message counts as an app's, too.
+        Instagram sometimes does not name the app that sent a message. Such a message counts as sent by an app.
         """
         content = self._event.part("message")
         user = self._event.part("recipient").name_or_number("id")

@@ -151,7 +151,7 @@ class Windows(Table):
 
     def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
         """Put the conversation on hold. Return False if the window has opened or closed, or its holds have changed,
-        since the read. From now on, messages and holds can move the due time, even if it was fixed."""
+        since the read. From now on, messages and holds can move the due time, even one that was final."""
         values, same_holds = _leaving(window, holds)
         if window.is_open:
             # Because of `changes`, a run that read the window before the hold cannot freeze a batch.
