@@ -240,6 +240,7 @@ class BufferStack(StageStack):
             "DeadLetterQueueUrl": self.dead_letters.queue_url,
             "OversizeBucketName": self.oversize.bucket_name,
             "WebhookSecretId": self.webhook_secrets.secret_arn,
+            "RulesTableName": self.rules_table.table_name,
         }
         if commit := self.node.try_get_context("commit"):
             outputs["Commit"] = commit

@@ -15,6 +15,7 @@ DEPLOYED = {
         "EventBusName",
         "DeadLetterQueueUrl",
         "OversizeBucketName",
+        "RulesTableName",
     )
 }
 

@@ -28,6 +28,7 @@ OUTPUTS = Outputs(
     LogGroups={},
     DeadLetterQueueUrl="queue",
     OversizeBucketName="bucket",
+    RulesTableName="rules",
 )
 
 

@@ -33,6 +33,7 @@ def write(path: Path, port: int) -> None:
         LogGroups={},
         DeadLetterQueueUrl="",
         OversizeBucketName="",
+        RulesTableName="",
     ).write(path)
     # Two starts within one tick of the file system's clock do not happen.
     os.utime(path, ns=(port, port))

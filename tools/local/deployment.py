@@ -148,6 +148,7 @@ def read_back(
         LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in roles},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
+        RulesTableName=deployed["RulesTableName"],
         CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
     )
 

@@ -29,6 +29,7 @@ class Outputs:
     LogGroups: dict[str, str]
     DeadLetterQueueUrl: str
     OversizeBucketName: str
+    RulesTableName: str
     CacheEndpoint: str | None = None
     """`host:port` of Valkey. In AWS the stack has an output of the same name."""
 
