@@ -1,5 +1,6 @@
 """kill -9 at the worst moments: every accepted message still comes out, once by batch id, in order, in time."""
 
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -97,6 +98,19 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
     judge(talks, within_ms=HEALED_MS + 5_000, timeout_seconds=40)
 
 
+@pytest.mark.case(6)
+@pytest.mark.promise("P7")
+def test_both_killed_and_repaired_by_the_record_of_the_processors_failure(
+    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
+) -> None:
+    held = aws.hold(PUT_EVENTS, about=common_name(talks))
+    say(talks, 2)
+    held.wait()
+    assert stage.kill("processor", "conversation_processor") >= 2
+    held.release()
+    judge(talks, within_ms=HEALED_BY_PROCESSOR_MS)
+
+
 @pytest.mark.usefixtures("watchdog")
 def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage: LocalStage, aws: AwsProxy) -> None:
     stage.wait_until_idle()
@@ -115,6 +129,11 @@ def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage
 @pytest.mark.usefixtures("no_records")
 def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     """Wait without any message or call: only the watchdog's rule and queue invoke it."""
+    # The emulator's first scheduled pass comes up to a minute after the deployment.
+    deadline = time.monotonic() + 100
+    while not stage.log("watchdog", since_ms=0):
+        assert time.monotonic() < deadline, "the schedule made no pass"
+        time.sleep(1)
     held = aws.hold(PUT_EVENTS, about=common_name(talks))
     say(talks, 1)
     held.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ class Outputs:
     @classmethod
     def read(cls, path: Path) -> Outputs:
         try:
-            return cls(**json.loads(path.read_text()))
+            found = json.loads(path.read_text())
+            # Another version may have written the file.
+            return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
         except FileNotFoundError as error:
             raise LocalError("The local stage is not up: start it with `make up`.") from error
 
