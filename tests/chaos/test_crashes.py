@@ -130,8 +130,8 @@ def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage
 def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     """Wait without any message or call: only the watchdog's rule and queue invoke it."""
     # The emulator's first scheduled pass comes up to a minute after the deployment.
-    deadline = time.monotonic() + 100
-    while not stage.log("watchdog", since_ms=0):
+    since_ms, deadline = int(time.time() * 1_000), time.monotonic() + 100
+    while not stage.log("watchdog", since_ms=since_ms):
         assert time.monotonic() < deadline, "the schedule made no pass"
         time.sleep(1)
     held = aws.hold(PUT_EVENTS, about=common_name(talks))
