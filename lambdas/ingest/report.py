@@ -8,7 +8,7 @@ from message_buffer.messages.conversation_id import ConversationId, is_trial
 from message_buffer.telemetry import Telemetry
 
 MAX_ACCOUNTS_LOGGED = 10
-# What the response counts besides ignored items.
+# The response has these counts, and that of ignored items.
 IN_RESPONSE = ("accepted", "duplicates", "changed", "amended", "stopped", "flushed")
 
 
@@ -19,7 +19,7 @@ class Done:
     ignored: Counter[str] = field(default_factory=Counter)
     """Items that are not messages to us, counted by kind."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What became of the other items."""
+    """The other items, counted by what became of them."""
     conversations: dict[str, dict[str, int | str | None]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     """Messages and changes that were refused for now, counted by reason."""

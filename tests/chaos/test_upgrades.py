@@ -1,25 +1,20 @@
 """Upgrade and roll back a local stage under traffic, turn its responder off, and remove the stage."""
 
-import random
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
 from infra.cli import LOCAL, context
 from infra.removal import Removal
 from infra.settings_and_defaults import load_stage
 from tests.support.earlier_version import NoEarlierVersion, Version, earlier_commit
-from tests.support.judge import TEXT_MARK, Talk, judge
+from tests.support.judge import TEXT_MARK, Talk, judge, traffic
 from tests.support.local_stage import LocalStage, share_emulator
 from tools.local.demo import REPLIES
 from tools.local.events import Inbox, collect
@@ -64,32 +59,6 @@ def running(home: Path) -> Iterator[LocalStage]:
             yield LocalStage(stage, outputs, inbox)
     finally:
         stage.down(Progress(StringIO()))
-
-
-@contextmanager
-def traffic(talks: list[Talk]) -> Iterator[None]:
-    """Let each conversation write fragments during the `with` block, and repeat each message until it is accepted."""
-    over = threading.Event()
-
-    def write(talk: Talk) -> None:
-        chance = random.Random(talk.name)
-        while not over.is_set():
-            message_id = f"{talk.name}-{len(talk.accepted)}"
-            while True:
-                with suppress(urllib3.exceptions.HTTPError):
-                    talk.insist(message_id, timeout_seconds=120)
-                    break
-                time.sleep(0.2)
-            over.wait(chance.choice([0.1, 0.4, 1.5]))
-
-    with ThreadPoolExecutor(len(talks)) as writers:
-        writing = [writers.submit(write, talk) for talk in talks]
-        try:
-            yield
-        finally:
-            over.set()
-    for each in writing:
-        each.result()
 
 
 @pytest.mark.promise("P1", "P2", "P3")

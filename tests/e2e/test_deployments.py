@@ -3,21 +3,16 @@
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import urllib3
 
 from infra.cli import LOCAL, context
 from infra.removal import Removal
 from infra.settings_and_defaults import load_stage
 from tests.e2e.test_local_stage import ROOT, Home
-from tests.support.judge import Talk, judge
+from tests.support.judge import Talk, judge, traffic
 from tests.support.local_stage import LocalStage, share_emulator
 from tools.local.events import collect
 from tools.local.stage import Stage
@@ -103,28 +98,6 @@ def test_a_stage_is_deployed_verified_changed_and_removed_twice(lane: str, tmp_p
 
 # On a busy machine a deployment takes a minute, and a watchdog's pass another.
 SETTLED_SECONDS = 240.0
-
-
-@contextmanager
-def traffic(talks: list[Talk]) -> Iterator[None]:
-    """Let each conversation write during the block, and repeat each message until it is accepted."""
-    over = threading.Event()
-
-    def write(talk: Talk) -> None:
-        while not over.wait(0.4):
-            message_id = f"{talk.name}-{len(talk.accepted)}"
-            while message_id not in talk.ids:
-                with suppress(urllib3.exceptions.HTTPError):
-                    talk.insist(message_id, timeout_seconds=120)
-
-    with ThreadPoolExecutor(len(talks)) as writers:
-        writing = [writers.submit(write, talk) for talk in talks]
-        try:
-            yield
-        finally:
-            over.set()
-    for each in writing:
-        each.result()
 
 
 @pytest.mark.promise("P1", "P2", "P3")

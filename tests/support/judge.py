@@ -4,11 +4,14 @@ Across an outage of Valkey a few messages may come out of both lanes: see `judge
 """
 
 import json
+import random
+import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -236,3 +239,29 @@ def _judge_one(talk: Talk, within_ms: int) -> None:
 @cache
 def _validator() -> jsonschema.Draft4Validator:
     return jsonschema.Draft4Validator(json.loads(SCHEMA.read_text()))
+
+
+@contextmanager
+def traffic(talks: list[Talk]) -> Iterator[None]:
+    """Let each conversation write fragments during the `with` block, and repeat each message until it is accepted."""
+    over = threading.Event()
+
+    def write(talk: Talk) -> None:
+        chance = random.Random(talk.name)
+        while not over.is_set():
+            message_id = f"{talk.name}-{len(talk.accepted)}"
+            while True:
+                with suppress(urllib3.exceptions.HTTPError):
+                    talk.insist(message_id, timeout_seconds=120)
+                    break
+                time.sleep(0.2)
+            over.wait(chance.choice([0.1, 0.4, 1.5]))
+
+    with ThreadPoolExecutor(len(talks)) as writers:
+        writing = [writers.submit(write, talk) for talk in talks]
+        try:
+            yield
+        finally:
+            over.set()
+    for each in writing:
+        each.result()

@@ -6,29 +6,18 @@ import secrets
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from bufferctl import sessions
 from infra import cli
-from infra.settings_and_defaults import LOCAL_API_ID
+from infra.settings_and_defaults import LOCAL_API_ID, Role
 from tools.local import emulator, processes
 from tools.local.errors import LocalError
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
 # How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
 MAX_SHOWN_LOG_LINES = 25
-ROLES = (
-    "ingest",
-    "processor",
-    "conversation_processor",
-    "watchdog",
-    "dynamodb_processor",
-    "admin",
-    "gate",
-    "responder",
-    "canary",
-)
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
@@ -119,7 +108,7 @@ def read_back(
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
-    roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
+    roles = [role for role in get_args(Role) if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
     # Allow these functions to run in a loop. The template allows it, too, but the emulator needs this call.
     for role in IN_A_LOOP & functions.keys():
