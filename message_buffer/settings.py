@@ -99,6 +99,8 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
+    queues: dict[str, str] = {}
+    """The URL of each of the stage's queues by its name."""
 
 
 class WhatsAppQueueSettings(NamedTuple):
@@ -130,6 +132,9 @@ class IngestSettings(NamedTuple):
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
+    queues: dict[str, Any] = {}
+    """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
+    `handoff` have no conditions."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -178,6 +183,10 @@ class AdminSettings(NamedTuple):
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
     expire."""
+    queues: tuple[str, ...] = ()
+    """The names of the stage's queues."""
+    queue_dead_letter_urls: tuple[str, ...] = ()
+    """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
 
 
 class GateSettings(NamedTuple):
