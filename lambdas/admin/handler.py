@@ -57,7 +57,14 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         time_left=call.time_left,
     )
     operations = operations_of(
-        Conversations(valkey_lane, bus, takeovers, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
+        Conversations(
+            valkey_lane,
+            bus,
+            takeovers,
+            dynamodb_lane=dynamodb_lane,
+            agent_of=rules.agent_of,
+            has_handoff_queue="handoff" in settings.queues,
+        ),
         rules,
         DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(

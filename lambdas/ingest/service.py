@@ -65,6 +65,7 @@ class Ingest:
         clock: Clock = system_clock,
         time_is_required: bool = False,
         patience: WebhookPatience | None = None,
+        has_handoff_queue: bool = False,
     ) -> None:
         self._lane = lane
         self._patience = patience
@@ -74,7 +75,7 @@ class Ingest:
         )
         self._bus = bus
         self._buffering = Buffering(lane, bus, clock)
-        self._human_replies = HumanReplies(lane, bus, takeovers, clock)
+        self._human_replies = HumanReplies(lane, bus, takeovers, clock, has_handoff_queue=has_handoff_queue)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
