@@ -196,8 +196,8 @@ class Conversations:
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
     def resume(self, request: r.OfConversation) -> Json:
-        """End all holds and the hand-off mark, in all lanes. Return the messages' due time. Raise SubjectNotFound if there
-        was nothing to end."""
+        """End all holds and the hand-off mark, in all lanes. Return the messages' due time. Raise SubjectNotFound if
+        there was none."""
         name = _name(request)
         # End the takeover first, or a late delivery of a human agent's earlier reply could hold the conversation again.
         self._takeovers.resume(name, now_ms=self._clock())

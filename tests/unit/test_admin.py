@@ -156,6 +156,7 @@ class Desk:
         self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
+        self.has_handoff_queue = False
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
@@ -169,7 +170,14 @@ class Desk:
             clock=self.engine.clock,
         )
         operations = operations_of(
-            Conversations(lane, self.bus, self.takeovers, agent_of=rules.agent_of, clock=self.engine.clock),
+            Conversations(
+                lane,
+                self.bus,
+                self.takeovers,
+                agent_of=rules.agent_of,
+                has_handoff_queue=self.has_handoff_queue,
+                clock=self.engine.clock,
+            ),
             rules,
             DeadLetters(
                 self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
@@ -497,6 +505,29 @@ def test_a_conversation_shows_who_holds_it_and_an_operators_resume_ends_all_hold
     desk.takeovers.save(NAME, taken, now_ms=now_ms)
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
     assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
+    assert desk.result("conversation.show", conversation=NAME)["holds"] == []
+
+
+def test_a_hand_off_marks_the_conversation_if_the_stage_has_the_queue_and_holds_it_otherwise(desk: Desk) -> None:
+    now_ms, of = desk.engine.clock.now_ms, {"conversation": NAME, "cause": "handoff"}
+    due_at_ms = desk.engine.send(NAME, "m1").due_at_ms
+    desk.has_handoff_queue = True
+    assert desk.result("conversation.hold", **of, holdMs=3_600_000) == {"handedOffUntil": now_ms + 3_600_000}
+    assert desk.result("conversation.hold", **of) == {"handedOffUntil": None}
+    shown = desk.result("conversation.show", conversation=NAME)
+    assert shown["holds"] == [{"holder": "handoff", "cause": "handoff", "until": None}]
+    assert (shown["heldUntil"], shown["dueAt"]) == (None, due_at_ms)
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": due_at_ms}
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+    assert desk.result("conversation.hold", conversation=NAME, holdMs=60_000)["heldUntil"] == now_ms + 60_000
+    desk.has_handoff_queue = False
+    assert desk.result("conversation.hold", **of, holdMs=3_600_000)["heldUntil"] == now_ms + 3_600_000
+
+
+@pytest.mark.parametrize(("cause", "has_queue"), [("operator", True), ("handoff", False)])
+def test_only_a_mark_may_be_without_a_limit(desk: Desk, cause: str, has_queue: bool) -> None:
+    desk.has_handoff_queue = has_queue
+    assert desk.error("conversation.hold", conversation=NAME, cause=cause)[0] == "invalid"
     assert desk.result("conversation.show", conversation=NAME)["holds"] == []
 
 

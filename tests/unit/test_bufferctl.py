@@ -129,6 +129,16 @@ def run(*arguments: str) -> int:
             {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "handoff"},
         ),
         (
+            ["conversation", "handoff", NAME, "--for", "15m"],
+            {"handedOffUntil": NOON_MS},
+            {"operation": "conversation.hold", "holdMs": 900_000, "cause": "handoff"},
+        ),
+        (
+            ["conversation", "handoff", NAME, "--no-limit"],
+            {"handedOffUntil": None},
+            {"operation": "conversation.hold", "cause": "handoff"},
+        ),
+        (
             ["conversation", "cancel", NAME, "--yes"],
             {"generation": 3, "dropped": 2, "frozen": 1, "leaving": True},
             {"operation": "conversation.cancel"},

@@ -333,7 +333,7 @@ def test_a_note_whose_answer_is_lost_counts_its_message_once(window: WindowScene
     settle(window)
 
 
-# -- hand-off marks --------------------------------------------------------------------------------------------------------
+# -- hand-off marks ------------------------------------------------------------------------------------
 
 
 def _expires_at_ms(window: WindowScene) -> int:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.events.emission import TimeLeft
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import Holder, handoff_of
+from message_buffer.lanes.holds import NO_END_MS, Holder, handoff_of
 from tests.conftest import PROFILE
 from tests.support.actors import FATES, GO, KILL, LOSE, Actor, take_turns
 from tests.support.engine import payload
@@ -54,13 +54,20 @@ ORDERS = (
     "stop", "forget", "flush", "hold", "consumer holds", "resume", "consumer resumes", "mark", "mark ends", "type",
     "retime",
 )  # fmt: skip
-# The holds in spite of which messages leave after an order.
+# The holds in spite of which messages leave after an order; `handoff` if the order ends the mark.
 ENDED_BY: dict[str, tuple[Holder, ...]] = {
-    **dict.fromkeys(("forget", "flush", "resume"), ("people", "consumers")),
+    **dict.fromkeys(("forget", "resume"), ("people", "consumers", "handoff")),
+    "flush": ("people", "consumers"),
     "consumer resumes": ("consumers",),
+    "mark ends": ("handoff",),
 }
+HOLDERS: dict[str, Holder] = {
+    "hold": "people", "consumer holds": "consumers", "consumer resumes": "consumers", "mark": "handoff",
+    "mark ends": "handoff",
+}  # fmt: skip
 # The consumers' hold is the longer one, so that its early end leaves the people's.
 HOLD_MS: dict[Holder, int] = {"people": 20_000, "consumers": 35_000}
+EVERY_HOLDER: tuple[Holder, ...] = (*HOLD_MS, "handoff")
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -88,13 +95,9 @@ class WindowMachine(RuleBasedStateMachine):
         # When the holds of a conversation end. A hold counts once its request is answered, and until an order begins
         # that makes messages leave in spite of it.
         self.held_until: dict[tuple[str, Holder], int] = {}
-        self.hurried = {(name, holder): 0 for name in CONVERSATIONS for holder in HOLD_MS}
+        self.hurried = {(name, holder): 0 for name in CONVERSATIONS for holder in EVERY_HOLDER}
         self.frozen_on_hold: list[str] = []
-        # The conversations that have a mark: one counts once its request is answered, and until an order begins that
-        # ends it.
-        self.marked: set[str] = set()
         self.may_be_marked: set[str] = set()
-        self.unmarked = dict.fromkeys(CONVERSATIONS, 0)
         self.marked_at_read: dict[int, set[str]] = {}  # by the thread of a processor
         self.wrong_marks: list[str] = []
         watch_freezes(self.scene, self.note_freeze, self.note_read)
@@ -180,21 +183,15 @@ class WindowMachine(RuleBasedStateMachine):
                     self.drop(name, lane.forget_conversation)
                 case "flush":
                     lane.flush_buffer(name)
-                case "hold" | "consumer holds":
-                    self.hold(name, "people" if what == "hold" else "consumers")
-                case "mark":
-                    self.mark(name)
-                case "mark ends":
-                    lane.resume_buffer(name, holder="handoff")
-                case "resume" | "consumer resumes":
-                    lane.resume_buffer(name, holder=None if what == "resume" else "consumers")
+                case "hold" | "consumer holds" | "mark":
+                    self.hold(name, HOLDERS[what])
+                case "resume" | "consumer resumes" | "mark ends":
+                    lane.resume_buffer(name, holder=HOLDERS.get(what))
                 case "type":
                     lane.extend_wait(name, extend_ms=15_000, max_wait_ms=RULES.max_wait_ms)
                 case "retime":
                     lane.retime_buffer(name, timing=RULES.timing._replace(silence_ms=2 * RULES.silence_ms))
 
-        if what in {"forget", "resume", "mark ends"}:
-            work = self.unmarking(name, work)
         self._act(what, self.hurrying(name, work, ENDED_BY.get(what, ())), steps)
 
     def drop(self, name: str, drop: Callable[[str], object]) -> None:
@@ -291,36 +288,25 @@ class WindowMachine(RuleBasedStateMachine):
         return hurry
 
     def hold(self, name: str, holder: Holder) -> None:
-        until_ms = self.scene.clock() + HOLD_MS[holder]
-        self.lanes[1].hold_buffer(name, holder=holder, cause=holder, hold_ms=HOLD_MS[holder])
+        hold_ms = HOLD_MS.get(holder)  # a mark has no limit
+        until_ms = NO_END_MS if hold_ms is None else self.scene.clock() + hold_ms
+        if holder == "handoff":
+            self.may_be_marked.add(name)
+        self.lanes[1].hold_buffer(name, holder=holder, cause=holder, hold_ms=hold_ms)
         if not self.hurried[name, holder]:
             self.held_until[name, holder] = until_ms
-
-    def mark(self, name: str) -> None:
-        self.may_be_marked.add(name)
-        self.lanes[1].hold_buffer(name, holder="handoff", cause="answer", hold_ms=None)
-        if not self.unmarked[name]:
-            self.marked.add(name)
-
-    def unmarking(self, name: str, work: Callable[[], None]) -> Callable[[], None]:
-        """Return the work of an order that ends the mark."""
-
-        def unmark() -> None:
-            self.unmarked[name] += 1
-            self.marked.discard(name)
-            try:
-                work()
-            finally:
-                self.unmarked[name] -= 1
-
-        return unmark
 
     def note_freeze(self, name: str) -> None:
         if any(self.held_until.get((name, holder), 0) > self.scene.clock() for holder in HOLD_MS):
             self.frozen_on_hold.append(name)
 
+    @property
+    def marked(self) -> set[str]:
+        """Return the conversations that must have a mark."""
+        return {name for name, holder in self.held_until if holder == "handoff"}
+
     def note_read(self) -> None:
-        self.marked_at_read[get_ident()] = {*self.marked}
+        self.marked_at_read[get_ident()] = self.marked
 
     def note_taken(self, name: str, taken: o.BatchTaken) -> None:
         is_marked = taken.handoff is not None
