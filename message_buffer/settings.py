@@ -99,7 +99,7 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
-    queues: dict[str, str] = {}
+    queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
 
 
@@ -132,7 +132,7 @@ class IngestSettings(NamedTuple):
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
-    queues: dict[str, Any] = {}
+    queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
     """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
     `handoff` have no conditions."""
 
