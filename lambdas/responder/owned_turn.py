@@ -82,16 +82,16 @@ class OwnedTurn:
         """Store the turn of the plan, mark its batches, and delete their entries."""
         assert self.plan is not None
         batch_ids = self.plan.batch_ids
-        self._store_turn(batch_ids, self.plan, outcome, reason, now_ms)
+        self._store_turn(batch_ids, self.plan, outcome=outcome, reason=reason, now_ms=now_ms)
         self.leave_out(batch_ids)
 
     def fail(self, reason: str, *, now_ms: int) -> None:
         """Drop the plan without marks, so that its batches may be answered later. Keep what was sent in the history."""
         plan = self.plan or Plan(())
         kept = plan if plan.sent_text else plan._replace(question=(), parts=())
-        self._store_turn([], kept, "processing_error", reason, now_ms)
+        self._store_turn([], kept, outcome="processing_error", reason=reason, now_ms=now_ms)
 
-    def _store_turn(self, batch_ids: list[str], plan: Plan, outcome: str, reason: str, now_ms: int) -> None:
+    def _store_turn(self, batch_ids: list[str], plan: Plan, *, outcome: str, reason: str, now_ms: int) -> None:
         new = list(plan.question)
         if plan.sent_text:
             new.append(Turn(ASSISTANT, history.shorten(plan.sent_text), now_ms, plan.batch_ids[-1]))

@@ -1,9 +1,9 @@
 """Answers a turn: the batches of a conversation that the queue delivers together.
 
-The queue delivers nothing else of the conversation meanwhile. A run stores the whole reply as a plan before it sends the
-first part, records each part before and after it sends it, and at the end stores the turn and marks its batches in one
-transaction. So after a crash the next run continues where the last one stopped. Only a part that was being sent at that
-moment is not sent again, but marked as unconfirmed.
+The queue delivers nothing else of the conversation meanwhile. A run stores the whole reply as a plan before it sends
+the first part, records each part before and after it sends it, and at the end stores the turn and marks its batches in
+one transaction. So after a crash the next run continues where the last one stopped. Only a part that was being sent at
+that moment is not sent again, but marked as unconfirmed.
 """
 
 import json
@@ -321,7 +321,7 @@ class Responder:
     # -- the end of a turn ---------------------------------------------------------------------------
 
     def _finish(self, owned: OwnedTurn) -> None:
-        """Finish the plan. If it was withheld, the history keeps the customer's words, for a person or a later reply."""
+        """Finish the plan. Even if it was withheld, keep the customer's words, for a person or a later reply."""
         plan, ids = owned.plan, _ids(owned)
         assert plan is not None
         if plan.withheld is None:

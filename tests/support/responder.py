@@ -264,7 +264,7 @@ class World:
     def plan(self) -> Plan | None:
         """Return the stored plan, without taking it."""
         item = self.item("plan")
-        return item and self.table.take_plan(NAME, item["owner"]) or None
+        return self.table.take_plan(NAME, item["owner"]) if item else None
 
     def put_settings(self, name: str, settings: Json) -> None:
         item = {"id": {"S": name}, "part": {"S": "!"}, "settings": {"S": json.dumps(settings)}}
