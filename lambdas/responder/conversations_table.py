@@ -31,6 +31,8 @@ from message_buffer.limits import HOUR_MS
 
 DAY_SECONDS = 86_400
 RECORD, PLAN = "!", "plan"
+# The status of a record while there is a plan.
+PROCESSING = "processing_reply"
 PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed"
 """The states of a part. It becomes `planned`, `sending`, and then `sent`.
 

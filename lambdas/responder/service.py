@@ -18,6 +18,7 @@ from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
 from lambdas.responder.conversations_table import (
     PLANNED,
+    PROCESSING,
     SENDING,
     SENT,
     UNCONFIRMED,
@@ -125,7 +126,7 @@ class Responder:
         name = str(conversation)
         record = self._table.acquire(name, owner, now_ms=now_ms)
         settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
-        plan = self._table.take_plan(name, owner)
+        plan = self._table.take_plan(name, owner) if record.status == PROCESSING else None
         owned = OwnedTurn(
             self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
         )

@@ -108,9 +108,9 @@ class Model:
 @pytest.mark.timeout(600)
 @given(policy=st.sampled_from([DELIVER, DISCARD_AND_MERGE, INTERRUPT]), script=actions)
 @example(policy=DELIVER, script=[("emit",), ("deliver",), ("emit again",), ("emit",), ("emit again",)])
-@example(policy=DELIVER, script=[("emit",), ("fail", 16, "after", True), ("emit",), ("deliver",)])
-@example(policy=DELIVER, script=[("emit",), ("fail", 7, "after", True), ("emit",), ("deliver",)])
-@example(policy=DISCARD_AND_MERGE, script=[("emit",), ("fail", 11, "after", True), ("emit",), ("sleep", 3)])
+@example(policy=DELIVER, script=[("emit",), ("fail", 15, "after", True), ("emit",), ("deliver",)])
+@example(policy=DELIVER, script=[("emit",), ("fail", 6, "after", True), ("emit",), ("deliver",)])
+@example(policy=DISCARD_AND_MERGE, script=[("emit",), ("fail", 10, "after", True), ("emit",), ("sleep", 3)])
 @example(policy=INTERRUPT, script=[("emit",), ("sleep", 6), ("emit",), ("sleep", 10), ("write on",)])
 def test_each_batch_is_answered_once_and_no_part_is_sent_twice(
     policy: str, script: list[tuple[Any, ...]], new_table: Tables

@@ -110,7 +110,7 @@ def test_exactly_these_items_are_written(new_table: Tables) -> None:
     world.emit("b-1", 2, "Wo ist es, größer?")
     world.emit("b-2", 3, "The blue one")
     world.steps.names.clear()
-    world.steps.fail_at = (11, "after", True)
+    world.steps.fail_at = (10, "after", True)
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
     written = stored_items(world)
