@@ -48,6 +48,9 @@ class BatchQueues:
             )
 
 
+WITHOUT_QUEUES = BatchQueues({})
+
+
 def acceptable(detail: bytes) -> bytes:
     """Return the JSON without the characters that SQS refuses."""
     for refused, escaped in _REFUSED.items():
@@ -62,7 +65,8 @@ def at_the_same_time(one: Callable[[], None], other: Callable[[], None]) -> None
 
     def run() -> None:
         try:
-            found.set_result(other())
+            other()
+            found.set_result(None)
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             found.set_exception(error)
 

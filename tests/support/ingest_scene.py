@@ -21,6 +21,7 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
+from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
@@ -168,6 +169,7 @@ class Scene:
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
         aliases: Aliases | None = None,
+        queues: Queues = NO_QUEUES,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -188,6 +190,7 @@ class Scene:
             dead_letters=self.dead_letters,
             clock=engine.clock,
             aliases=aliases,
+            queues=queues,
             time_is_required=time_is_required,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
