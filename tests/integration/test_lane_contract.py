@@ -144,6 +144,7 @@ def test_a_batch_goes_to_the_queue_of_its_newest_message_with_its_edit_and_after
     assert running.lane.peek_conversation(C).count == 0
 
 
+@pytest.mark.promise("P3")
 def test_the_batches_of_a_conversation_reach_their_queue_in_order_though_some_calls_fail(running: RunningLane) -> None:
     running.queues.open("default")
     refused = SendFailed("ServiceUnavailable")

@@ -184,6 +184,7 @@ def test_a_warm_up_connects_to_the_queues(scene: Scene) -> None:
     assert (scene.bus.connections, scene.queues.connections) == (1, 1)
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("fails", ["bus", "queue", "both"])
 @pytest.mark.parametrize("error", [REFUSED, RuntimeError("the text of a customer")])
 def test_if_either_fails_the_whole_batch_is_sent_again_under_its_id(scene: Scene, fails: str, error: Exception) -> None:
@@ -220,6 +221,23 @@ def test_a_call_that_fails_waits_for_the_other(scene: Scene) -> None:
     with pytest.raises(SendFailed):
         scene.emission.send(CONVERSATION, taken("whatsapp"), AMPLE)
     assert ended == [True]
+
+
+@pytest.mark.parametrize("done", ["bus", "queue"])
+def test_a_run_that_is_killed_between_the_two_calls_is_followed_by_one_that_makes_both(scene: Scene, done: str) -> None:
+    class Killed(BaseException):
+        """The end of the process, which nothing handles."""
+
+    scene.bus.failures, scene.queues.failures = ([], [Killed()]) if done == "bus" else ([Killed()], [])
+    scene.send("m1")
+    with pytest.raises(Killed):
+        scene.run()
+    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
+    scene.engine.store.recover_expired(0)
+    scene.run_until_idle()
+    calls = [event["batchId"] for event in scene.events()], [sent.batch_id for sent in scene.queues.sent]
+    assert sorted(map(len, calls)) == [1, 2]
+    assert len({*calls[0], *calls[1]}) == 1
 
 
 @pytest.mark.promise("P6")
