@@ -103,7 +103,7 @@ class FakeBus(EventBus):
         super().__init__("the-bus")
         self.published: list[tuple[str, str]] = []
         self.connections = 0
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         self.on_publish: Callable[[], None] = lambda: None
 
     def connect(self) -> None:
@@ -134,7 +134,7 @@ class FakeBatchQueues(BatchQueues):
         self.open(*names)
         self.sent: list[SentBatch] = []
         self.connections = 0
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         self.on_send: Callable[[], None] = lambda: None
 
     def open(self, *names: str) -> None:

@@ -184,13 +184,14 @@ class Scene:
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
+            book=RuleBook(
+                self.rules, stage_rules or {}, self.telemetry, queues=queues, quota=quota, clock=engine.clock
+            ),
             takeovers=self.takeovers,
             progress=FakeProgress(),
             dead_letters=self.dead_letters,
             clock=engine.clock,
             aliases=aliases,
-            queues=queues,
             time_is_required=time_is_required,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
