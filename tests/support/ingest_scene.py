@@ -165,11 +165,11 @@ class Scene:
         monkeypatch: pytest.MonkeyPatch,
         *,
         stage_rules: Json | None = None,
+        queues: Queues = NO_QUEUES,
         lane: Lane | None = None,
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
         aliases: Aliases | None = None,
-        queues: Queues = NO_QUEUES,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
