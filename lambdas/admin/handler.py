@@ -22,6 +22,7 @@ from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
@@ -64,7 +65,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             takeovers,
             dynamodb_lane=dynamodb_lane,
             agent_of=rules.agent_of,
-            has_handoff_queue="handoff" in settings.queues,
+            has_handoff_queue=HANDOFF in settings.queues,
         ),
         rules,
         DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),

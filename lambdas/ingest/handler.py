@@ -72,7 +72,6 @@ def _ingest() -> Ingest:
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
-        has_handoff_queue="handoff" in settings.queues,
     )
 
 

@@ -170,7 +170,6 @@ class Scene:
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
         aliases: Aliases | None = None,
-        has_handoff_queue: bool = False,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -194,7 +193,6 @@ class Scene:
             clock=engine.clock,
             aliases=aliases,
             time_is_required=time_is_required,
-            has_handoff_queue=has_handoff_queue,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
         monkeypatch.setattr(handler_module, "_telemetry", lambda: self.telemetry)
