@@ -64,6 +64,8 @@ def looked_up(stacks: Mapping[str, Template]) -> dict[str, Template]:
         match {key: filled(each) for key, each in value.items()}:
             case {"Fn::GetStackOutput": {"StackName": str(stack), "OutputName": name}}:
                 return outputs[stack.rpartition("-")[2]][name]["Value"]
+            case {"Fn::Sub": ["${arns}", {"arns": found}]}:
+                return found
             case {"Fn::Split": [separator, {"Fn::Join": [joined, parts]}]} if separator == joined:
                 return parts
             case {"Fn::Split": [",", single]}:
