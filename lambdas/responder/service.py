@@ -131,10 +131,11 @@ class Responder:
             self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
         )
         forgotten = {each.batch_id for each in owned.waiting if each.last_message_at_ms <= record.forgotten_at_ms}
+        for batch_id in forgotten:
+            self._telemetry.info("batch was forgotten", conversation=name, batch=batch_id)
         finished = self._table.finished(name, [each.batch_id for each in owned.waiting]) - forgotten
-        for found, decision in ((forgotten, "batch was forgotten"), (finished, "batch was finished before")):
-            for batch_id in found:
-                self._telemetry.info(decision, conversation=name, batch=batch_id)
+        for batch_id in finished:
+            self._telemetry.info("batch was finished before", conversation=name, batch=batch_id)
         owned.leave_out(forgotten | finished)
         return owned
 
