@@ -1,166 +1,131 @@
-"""SQS FIFO queues in memory, as strict as AWS, and one run of a Lambda function on such a queue.
+"""A FIFO queue in this process, with a clock that a test moves: order, groups, hiding and deduplication as in SQS.
 
-`FakeSqs` has the methods of the SDK's client, as far as our code calls them. It is stricter than the emulator of the
-local stage, which lets a receipt handle that has expired still hide or delete its message.
+It is as strict as SQS, and stricter than the local stage's emulator, which lets a receipt that has lapsed still hide or
+delete its message.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import count
 from threading import RLock
 from typing import Any
 
-from message_buffer.aws.json_client import AwsRefused, refusal
+from message_buffer.aws.json_client import refusal
 from message_buffer.json_object import Json
 
-DEDUPLICATION_MS = 300_000
-MAX_HIDDEN_SECONDS = 43_200
+MAX_TOGETHER = 10
+DEDUPLICATION_MS = 5 * 60_000
 MAX_ID_LENGTH = 128
-MAX_ENTRIES = 10
 MAX_BODY_BYTES = 1_048_576
 
-_numbers = count(1)
+
+class _Message:
+    def __init__(self, message_id: str, group: str, body: str, sent: Json) -> None:
+        self.id, self.group, self.body, self.sent = message_id, group, body, sent
+        self.receives = 0
+        self.first_received_ms = 0
+        self.visible_at_ms = 0
+        self.receipt = ""
 
 
-@dataclass
-class Message:
-    body: str
-    group: str
-    deduplication_id: str
-    sent_at_ms: int
-    attributes: Mapping[str, Any]
-    number: int = field(default_factory=lambda: next(_numbers))
-    receipt: str = ""
-    visible_at_ms: int = 0
-    receives: int = 0
-    first_received_at_ms: int = 0
-
-    @property
-    def message_id(self) -> str:
-        return f"message-{self.number}"
-
-
-@dataclass
 class FifoQueue:
-    """A queue in high-throughput mode: its deduplication is by group."""
+    """A queue in high-throughput mode: its deduplication is by group. Threads may share it."""
 
-    url: str
-    visibility_seconds: int = 30
-    max_receives: int = 20
-    dead_letters: "FifoQueue | None" = None
-    messages: list[Message] = field(default_factory=list)
-    accepted: dict[tuple[str, str], Message] = field(default_factory=dict)
-    """Group and deduplication id -> the last message with both, even if it was deleted."""
+    def __init__(
+        self, name: str, clock: Callable[[], int], *, dead_letters: "FifoQueue | None" = None, max_receives: int = 20
+    ) -> None:
+        self.url = f"https://sqs.eu-west-1.amazonaws.com/000000000000/{name}.fifo"
+        self.arn = f"arn:aws:sqs:eu-west-1:000000000000:{name}.fifo"
+        self.messages: list[_Message] = []
+        """The messages that are not deleted, oldest first."""
+        self._clock = clock
+        self._dead_letters, self._max_receives = dead_letters, max_receives
+        self._sent_at_ms: dict[tuple[str, str], int] = {}
+        self._numbers = count(1)
+        self.lock = RLock()
 
-    @property
-    def arn(self) -> str:
-        return f"arn:aws:sqs:us-east-1:000000000000:{self.url.rpartition('/')[2]}"
+    def put(self, body: str, *, group: str, deduplication_id: str, **sent: Any) -> None:
+        for name in (group, deduplication_id):
+            _require(name.isascii() and 0 < len(name) <= MAX_ID_LENGTH)
+        _require(0 < len(body.encode()) <= MAX_BODY_BYTES)
+        with self.lock:
+            sent_at_ms = self._sent_at_ms.get((group, deduplication_id))
+            if sent_at_ms is not None and self._clock() - sent_at_ms < DEDUPLICATION_MS:
+                return
+            self._sent_at_ms[group, deduplication_id] = self._clock()
+            self.messages.append(_Message(f"id-{next(self._numbers)}", group, body, sent))
 
-    def receivable(self, now_ms: int) -> list[Message]:
-        """Return what a receive may hand out: all messages of the groups that have no message in flight.
+    def take(self, *, hidden_ms: int) -> list[_Message]:
+        """Return up to ten visible messages, with as many as possible of each group.
 
-        A hidden message hides the others of its group. The messages of a group come together, oldest first.
+        A message that is hidden hides the others of its group.
         """
-        self._bury(now_ms)
-        locked = {message.group for message in self.messages if message.visible_at_ms > now_ms}
-        free = [message for message in self.messages if message.group not in locked]
-        first = {message.group: message.number for message in reversed(free)}
-        return sorted(free, key=lambda message: (first[message.group], message.number))
+        with self.lock:
+            now_ms = self._clock()
+            self._bury(now_ms)
+            locked = {message.group for message in self.messages if message.visible_at_ms > now_ms}
+            free = [message for message in self.messages if message.group not in locked]
+            groups = list(dict.fromkeys(message.group for message in free))
+            taken = sorted(free, key=lambda message: groups.index(message.group))[:MAX_TOGETHER]
+            for message in taken:
+                message.receives += 1
+                message.first_received_ms = message.first_received_ms or now_ms
+                message.visible_at_ms = now_ms + hidden_ms
+                message.receipt = f"{message.id}#{message.receives}"
+            return taken
 
     def _bury(self, now_ms: int) -> None:
         """Move the messages to the dead letters that are visible again after as many receives as are allowed."""
-        if self.dead_letters is None:
+        if self._dead_letters is None:
             return
-        for message in [each for each in self.messages if each.receives >= self.max_receives]:
-            if message.visible_at_ms <= now_ms:
+        for message in list(self.messages):
+            if message.receives >= self._max_receives and message.visible_at_ms <= now_ms:
                 self.messages.remove(message)
-                self.dead_letters.messages.append(message)
+                self._dead_letters.messages.append(message)
 
+    def next_at_ms(self) -> int:
+        """Return the time at which the next message can be taken."""
+        by_group: dict[str, int] = {}
+        for message in self.messages:
+            by_group[message.group] = max(by_group.get(message.group, 0), message.visible_at_ms)
+        return min(by_group.values())
 
-class FakeSqs:
-    """SQS with these queues. Threads may share it."""
+    def event(self, taken: list[_Message]) -> Json:
+        """Return the event that Lambda's mapping makes of these messages."""
+        return {
+            "Records": [
+                {
+                    "messageId": message.id, "receiptHandle": message.receipt, "body": message.body,
+                    "attributes": _attributes(message), "eventSource": "aws:sqs", "eventSourceARN": self.arn,
+                }
+                for message in taken
+            ]
+        }  # fmt: skip
 
-    def __init__(self, clock: Callable[[], int], *queues: FifoQueue) -> None:
-        self._clock = clock
-        self._queues = {queue.url: queue for queue in queues}
-        self._lock = RLock()
-        self.failures: list[Exception] = []
-        """The next calls raise these errors, one each."""
+    def end(self, taken: list[_Message], response: Json) -> None:
+        """Delete what Lambda deletes after an invocation. Refuse a response that keeps a message, but not the later
+        ones of its group: Lambda would delete these, and they would overtake the one that was kept."""
+        failed = {each["itemIdentifier"] for each in response["batchItemFailures"]}
+        assert failed <= {message.id for message in taken}, f"not of this invocation: {failed}"
+        kept: set[str] = set()
+        for message in taken:
+            if message.id in failed:
+                kept.add(message.group)
+                continue
+            assert message.group not in kept, f"{message.id} would be deleted, but not an older one of its group"
+            self.delete(message.receipt)
 
-    def send_message(self, **request: Any) -> Json:
-        body, group, own_id = (request[name] for name in ("MessageBody", "MessageGroupId", "MessageDeduplicationId"))
-        with self._called(request) as (queue, now_ms):
-            _require(all(name.isascii() and 0 < len(name) <= MAX_ID_LENGTH for name in (group, own_id)))
-            _require(0 < len(body.encode()) <= MAX_BODY_BYTES)
-            known = queue.accepted.get((group, own_id))
-            if known is None or now_ms >= known.sent_at_ms + DEDUPLICATION_MS:
-                known = Message(body, group, own_id, now_ms, request.get("MessageAttributes", {}))
-                queue.accepted[group, own_id] = known
-                queue.messages.append(known)
-            return {"MessageId": known.message_id, "SequenceNumber": f"{known.number:020}"}
+    def find(self, receipt: str) -> _Message | None:
+        """Return the message with this receipt, or None if the receipt has lapsed."""
+        with self.lock:
+            found = (message for message in self.messages if message.receipt == receipt)
+            return next((message for message in found if message.visible_at_ms > self._clock()), None)
 
-    def receive_message(self, **request: Any) -> Json:
-        with self._called(request) as (queue, now_ms):
-            wanted = request.get("MaxNumberOfMessages", 1)
-            _require(0 < wanted <= MAX_ENTRIES)
-            hidden_seconds = request.get("VisibilityTimeout", queue.visibility_seconds)
-            received = queue.receivable(now_ms)[:wanted]
-            for message in received:
-                message.receives += 1
-                message.receipt = f"{message.message_id}-{message.receives}"
-                message.first_received_at_ms = message.first_received_at_ms or now_ms
-                message.visible_at_ms = now_ms + hidden_seconds * 1_000
-            return {"Messages": [_received(message) for message in received]} if received else {}
-
-    def delete_message(self, **request: Any) -> Json:
-        with self._called(request) as (queue, now_ms):
-            message = _in_flight(queue, request["ReceiptHandle"], now_ms)
+    def delete(self, receipt: str) -> bool:
+        with self.lock:
+            message = self.find(receipt)
             if message:
-                queue.messages.remove(message)
-            return {}
-
-    def change_message_visibility(self, **request: Any) -> Json:
-        with self._called(request) as (queue, now_ms):
-            hidden_seconds = request["VisibilityTimeout"]
-            _require(0 <= hidden_seconds <= MAX_HIDDEN_SECONDS)
-            message = _in_flight(queue, request["ReceiptHandle"], now_ms)
-            _require(message is not None)
-            assert message
-            message.visible_at_ms = now_ms + hidden_seconds * 1_000
-            return {}
-
-    def send_message_batch(self, **request: Any) -> Json:
-        return self._each(self.send_message, request)
-
-    def delete_message_batch(self, **request: Any) -> Json:
-        return self._each(self.delete_message, request)
-
-    def change_message_visibility_batch(self, **request: Any) -> Json:
-        return self._each(self.change_message_visibility, request)
-
-    def _each(self, call: Callable[..., Json], request: Json) -> Json:
-        """Make a call for each entry. The answer says which failed; the call as a whole does not fail."""
-        entries = request["Entries"]
-        _require(0 < len(entries) <= MAX_ENTRIES)
-        _require(len({entry["Id"] for entry in entries}) == len(entries))
-        found: dict[str, list[Json]] = {"Successful": [], "Failed": []}
-        for entry in entries:
-            try:
-                answer = call(QueueUrl=request["QueueUrl"], **{k: v for k, v in entry.items() if k != "Id"})
-                found["Successful"].append({"Id": entry["Id"], **answer})
-            except AwsRefused as error:
-                found["Failed"].append({"Id": entry["Id"], "Code": error.code, "SenderFault": True})
-        return {name: listed for name, listed in found.items() if listed}
-
-    @contextmanager
-    def _called(self, request: Json) -> Iterator[tuple[FifoQueue, int]]:
-        with self._lock:
-            if self.failures:
-                raise self.failures.pop(0)
-            if request["QueueUrl"] not in self._queues:
-                raise refusal("QueueDoesNotExist")("QueueDoesNotExist", {})
-            yield self._queues[request["QueueUrl"]], self._clock()
+                self.messages.remove(message)
+            return message is not None
 
 
 def _require(valid: bool) -> None:
@@ -168,67 +133,60 @@ def _require(valid: bool) -> None:
         raise refusal("InvalidParameterValue")("InvalidParameterValue", {})
 
 
-def _in_flight(queue: FifoQueue, receipt: str, now_ms: int) -> Message | None:
-    """Return the message that this receive handed out, or None if it was deleted. Refuse an expired receipt."""
-    name, _, _ = receipt.rpartition("-")
-    message = next((each for each in queue.messages if each.message_id == name), None)
-    _require(message is None or (message.receipt == receipt and message.visible_at_ms > now_ms))
-    return message
-
-
-def _received(message: Message) -> Json:
+def _attributes(message: _Message) -> dict[str, str]:
     return {
-        "MessageId": message.message_id,
-        "ReceiptHandle": message.receipt,
-        "Body": message.body,
-        "Attributes": {
-            "ApproximateReceiveCount": str(message.receives),
-            "ApproximateFirstReceiveTimestamp": str(message.first_received_at_ms),
-            "SentTimestamp": str(message.sent_at_ms),
-            "SequenceNumber": f"{message.number:020}",
-            "MessageGroupId": message.group,
-            "MessageDeduplicationId": message.deduplication_id,
-        },
-        "MessageAttributes": message.attributes,
+        "ApproximateReceiveCount": str(message.receives),
+        "ApproximateFirstReceiveTimestamp": str(message.first_received_ms),
+        "MessageGroupId": message.group,
     }
 
 
-def as_event(received: Json, arn: str) -> Json:
-    """Return the event with which Lambda invokes a function for the answer of a receive."""
-    records = [
-        {
-            "messageId": message["MessageId"],
-            "receiptHandle": message["ReceiptHandle"],
-            "body": message["Body"],
-            "attributes": message["Attributes"],
-            "messageAttributes": message.get("MessageAttributes", {}),
-            "eventSource": "aws:sqs",
-            "eventSourceARN": arn,
-            "awsRegion": "us-east-1",
+class FakeSqs:
+    """The client of these queues. A test may make its next calls fail."""
+
+    def __init__(self, *queues: FifoQueue, clock: Callable[[], int]) -> None:
+        self._queues = {queue.url: queue for queue in queues}
+        self._clock = clock
+        self.failures = 0
+        self.hidden_seconds: list[int] = []
+
+    def receive_message(self, *, QueueUrl: str, VisibilityTimeout: int, **_: object) -> Json:  # noqa: N803
+        self._begin()
+        taken = self._queues[QueueUrl].take(hidden_ms=VisibilityTimeout * 1_000)
+        if not taken:
+            return {}
+        return {
+            "Messages": [
+                {"MessageId": m.id, "ReceiptHandle": m.receipt, "Body": m.body, "Attributes": _attributes(m)}
+                for m in taken
+            ]
         }
-        for message in received.get("Messages", ())
-    ]
-    return {"Records": records}
 
+    def change_message_visibility_batch(self, *, QueueUrl: str, Entries: list[Json]) -> Json:  # noqa: N803
+        self._begin()
+        failed = []
+        for entry in Entries:
+            message = self._queues[QueueUrl].find(entry["ReceiptHandle"])
+            if message is None:
+                failed.append({"Id": entry["Id"]})
+            else:
+                message.visible_at_ms = self._clock() + entry["VisibilityTimeout"] * 1_000
+        self.hidden_seconds.append(Entries[0]["VisibilityTimeout"])
+        return {"Failed": failed}
 
-def run_mapping(sqs: Any, queue: FifoQueue, handler: Callable[[Json], Json], *, batch_size: int = MAX_ENTRIES) -> bool:
-    """Receive, invoke the function and delete what it did not report as failed, as an event source mapping does.
+    def delete_message_batch(self, *, QueueUrl: str, Entries: list[Json]) -> Json:  # noqa: N803
+        self._begin()
+        gone = [entry for entry in Entries if not self._queues[QueueUrl].delete(entry["ReceiptHandle"])]
+        return {"Failed": [{"Id": entry["Id"]} for entry in gone]}
 
-    Return False if the queue had nothing to hand out. If the function raises, its messages stay hidden until their
-    visibility ends. Refuse an answer that keeps a message but not the later ones of its group.
-    """
-    event = as_event(sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=batch_size), queue.arn)
-    records = event["Records"]
-    if not records:
-        return False
-    failed = {each["itemIdentifier"] for each in handler(event)["batchItemFailures"]}
-    assert failed <= {record["messageId"] for record in records}, f"not of this event: {failed}"
-    stopped: set[str] = set()
-    for record in records:
-        group = record["attributes"]["MessageGroupId"]
-        if record["messageId"] in failed:
-            stopped.add(group)
-            continue
-        assert group not in stopped, f"{record['messageId']} would be deleted, but not an older one of its group"
-        sqs.delete_message(QueueUrl=queue.url, ReceiptHandle=record["receiptHandle"])
-    return True
+    def send_message(
+        self, *, QueueUrl: str, MessageBody: str, MessageGroupId: str, MessageDeduplicationId: str, **sent: Any  # noqa: N803
+    ) -> Json:  # fmt: skip
+        self._begin()
+        self._queues[QueueUrl].put(MessageBody, group=MessageGroupId, deduplication_id=MessageDeduplicationId, **sent)
+        return {}
+
+    def _begin(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("made to fail")
