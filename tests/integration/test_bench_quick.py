@@ -17,6 +17,7 @@ SMALLEST = {
     "growth": "growth.measure([7_000], rounds=1, seed=1)",
     "cold": "cold.ingest_cpu(1); cold.emission_cpu(20)",
     "pollers": "pollers.main()",
+    "hanging": "hanging.p99(names=hanging.APART, hanging_seconds=1, seconds=0.5)",
 }
 NEEDS_BULLMQ = ("ingest", "live")
 
