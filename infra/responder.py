@@ -105,7 +105,7 @@ class ResponderStack(StageStack):
                 ),
             ),
             retries=MAX_RETRIES,
-            # An erasure that failed so often wakes an operator there, who repeats the forget.
+            # If all attempts to forget a conversation fail, this queue's alarm pages an operator.
             failures=buffer.dead_letters,
         )
         permissions.grant_to_responder(self, buffer, responder)
