@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a run does with a turn, stored before it sends or publishes anything."""
+    """The reply to a turn, or why there is none. A run stores it before it sends or publishes anything."""
 
     question: Sequence[Turn]
     """The customer's words, one turn for each batch."""
