@@ -97,7 +97,9 @@ def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: Re
         ((SEND,), [each.dead_letters for each in consumed], "ConsumedQueueDeadLetterArns"),
     ):
         cdk.CfnOutput(buffer, output, value=cdk.Fn.join(",", [queue.queue_arn for queue in queues]))
-        grant(function, *actions, on=cdk.Fn.split(",", cdk.Fn.get_stack_output(buffer.stack_name, output)))
+        # CloudFormation's schema knows no look-up in Fn::Split, but one in Fn::Sub.
+        arns = cdk.Fn.sub("${arns}", {"arns": cdk.Fn.get_stack_output(buffer.stack_name, output)})
+        grant(function, *actions, on=cdk.Fn.split(",", arns))
     grant(function, INVOKE, on=buffer.gate.entrance.function_arn)
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
     # Give the export a fixed name, because the finding that is suppressed contains the export's name.

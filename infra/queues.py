@@ -17,7 +17,7 @@ VISIBILITY = cdk.Duration.minutes(15)
 # After this many deliveries SQS moves a batch to the dead letters. A delivery counts even if the consumer only gave the
 # batch back, so this is more than a consumer needs. The responder gives up after 12.
 MAX_RECEIVES = 20
-# What one may do who receives from a queue: put messages back, and delete single ones.
+# The actions of a consumer, which receives messages, puts them back, and deletes single ones.
 CONSUME = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility", "sqs:GetQueueAttributes")
 
 

@@ -153,8 +153,8 @@ class BusConfig(Settings):
     """How many days the bus keeps events for a replay; 0 keeps none. Set it if your consumers must be able to repeat
     days of work after a mistake of their own."""
     consumer_accounts: tuple[AccountId, ...] = ()
-    """AWS accounts that may put rules of their own on the bus, and so read every tenant's batches. Set it if your
-    agents run in other accounts than the buffer."""
+    """AWS accounts that may put rules of their own on the bus, and consume the queues, and so read every tenant's
+    batches. Set it if your agents run in other accounts than the buffer."""
 
 
 class QueueConfig(Settings):

@@ -10,8 +10,8 @@ MAX_REASON_CHARACTERS = 200
 
 class DeadLetters:
     def __init__(self, urls: Mapping[str, str]) -> None:
-        """`urls` maps the URL of each queue to that of its dead-letter queue."""
         self._urls = urls
+        """The URL of each queue -> the URL of its dead-letter queue."""
 
     def put(self, entry: Entry, *, reason: str) -> None:
         """Store the entry and the reason. The body and the group are unchanged, so the entry can be moved back."""

@@ -106,7 +106,7 @@ def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
     responder_stage: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxied = aws_proxy(responder_stage.outputs.AwsEndpointUrl)
-    with proxied as proxy, reconfigured(responder_stage, hidden_seconds=6, AWS_ENDPOINT_URL=proxy.url):
+    with proxied as proxy, reconfigured(responder_stage, AWS_ENDPOINT_URL=proxy.url):
         held = proxy.hold_answer(PUT_EVENTS)
         customer.write("Where is it?")
         responder_stage.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))
@@ -141,10 +141,7 @@ def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
         taken_over.set()
         return said("Hello.")
 
-    with (
-        reconfigured(responder_stage, hidden_seconds=6),
-        answering(ai, while_the_ai_answers),
-    ):
+    with answering(ai, while_the_ai_answers):
         customer.write("Where is it?")
         # The responder function tells the history, too, so a kill would end a question that is asked meanwhile.
         wait_until(taken_over.is_set)

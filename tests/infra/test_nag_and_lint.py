@@ -147,6 +147,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "api": [{}, {"api": {"kind": "rest"}}, {"api": {"kind": "url"}, "concurrency": {"ingest": 20}}],
     "network": [{}, {"network": {"egress": "endpoints", "flow_logs": True}}, {"network": {"egress": "none"}}],
     "responder": [{}, {"responder": {}}, VARIANTS["responder"].overrides],
+    "queues": [{}, {"queues": {"sms": {"platform": "twilio"}, "handoff": {}}}],
     "bus": [{}, {"bus": {"archive_days": 30, "consumer_accounts": ["444455556666"]}}],
     "warmth": [{}, {"warmth": {"processor": 2, "conversation_processor": 2}}],
     "cache": [{}, {"cache": {"snapshot_days": 7}}],

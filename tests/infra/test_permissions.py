@@ -57,17 +57,15 @@ def looked_up(stacks: Mapping[str, Template]) -> dict[str, Template]:
     outputs = {word: template.to_json().get("Outputs", {}) for word, template in stacks.items()}
 
     def filled(value: Any) -> Any:
-        if isinstance(value, list):
-            return [filled(each) for each in value]
         if not isinstance(value, dict):
-            return value
+            return [filled(each) for each in value] if isinstance(value, list) else value
         match {key: filled(each) for key, each in value.items()}:
             case {"Fn::GetStackOutput": {"StackName": str(stack), "OutputName": name}}:
                 return outputs[stack.rpartition("-")[2]][name]["Value"]
-            case {"Fn::Split": [separator, {"Fn::Join": [joined, parts]}]} if separator == joined:
-                return parts
-            case {"Fn::Split": [",", single]}:
-                return [single]
+            case {"Fn::Sub": ["${arns}", {"arns": found}]}:
+                return found
+            case {"Fn::Split": [",", joined]}:
+                return joined["Fn::Join"][1] if "Fn::Join" in joined else [joined]
             case other:
                 return other
 

@@ -337,7 +337,7 @@ def test_the_functions_sign_in_to_the_public_cache_by_its_own_name(synthesize: C
         ({"rules": {"stopWords": [f"{n}-{'x' * 37}" for n in range(10, 50)]}}, ""),
         (
             {"rules": {word: [f"{n}-{word:x<37}" for n in range(10, 60)] for word in ("stopWords", "flushWords")}},
-            r"function ingest would have [56],.* Shorten in cdk.json: `rules` or",
+            r"function ingest would have [56],.* Shorten in cdk.json: `rules`, `queues` or",
         ),
         (
             {"responder": {"instructions": "Be kind. " * 400}},
@@ -349,7 +349,7 @@ def test_variables_that_lambda_would_refuse_are_refused_with_the_setting(
     overrides: dict[str, Any], sentence: str, composed: Callable[..., cdk.App]
 ) -> None:
     if not sentence:
-        composed("dev", **overrides)
+        composed("prod", **overrides)
         return
     with pytest.raises(ConfigError, match=sentence):
         composed("dev", **overrides)

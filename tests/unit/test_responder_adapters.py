@@ -2,10 +2,13 @@
 
 import json
 import logging
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import pytest
@@ -371,6 +374,38 @@ def test_a_function_gets_the_turn_and_the_history_and_returns_the_text() -> None
         "instructions": "Be kind.",
     }
     assert functions.calls == [("arn:aws:lambda:1", request, SECONDS)]
+
+
+class DocumentedFunction(Functions):
+    """Runs the function that docs/responder.md shows, with a model that repeats its prompt, and one order."""
+
+    def call(self, function: str, payload: Any, *, response_seconds: float) -> dict[str, Any]:
+        def converse(*, system: Any, messages: Any, **_: object) -> dict[str, Any]:
+            said = [system[0]["text"], *(f"{each['role']}: {each['content'][0]['text']}" for each in messages)]
+            return {"output": {"message": {"content": [{"text": "\n".join(said)}]}}}
+
+        table = SimpleNamespace(get_item=lambda *, Key: {"Item": Key | {"state": "sent"}})  # noqa: N803 - the name in the SDK
+        sdk = SimpleNamespace(
+            client=lambda _name: SimpleNamespace(converse=converse),
+            resource=lambda _name: SimpleNamespace(Table=lambda _name: table),
+        )
+        page = (SCHEMAS.parent / "responder.md").read_text("utf-8")
+        program, names = page.partition("```python\n")[2].partition("```")[0], dict[str, Any]()
+        with patch.dict(sys.modules, {"boto3": sdk}):
+            exec(program, names)  # noqa: S102 - the page is ours
+        answer: dict[str, Any] = names["handler"](json.loads(json.dumps(payload)), None)
+        return answer
+
+
+def test_the_function_on_the_page_answers_a_turn() -> None:
+    asked = PROMPT._replace(turns=[*TURNS[:2], TURNS[2]._replace(text="Where is #123?")])
+    assert YourFunction(DocumentedFunction(), "arn").answer(asked).text.splitlines() == [
+        "Be kind.",
+        "The order #123: {'tenant': 'acme', 'number': '123', 'state': 'sent'}",
+        "user: Hey",
+        "assistant: Hello!",
+        "user: Where is #123?",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
-from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import ActiveHold, BufferClient
 from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
 from message_buffer.aws import clients
@@ -171,13 +170,7 @@ def world(new_table: Tables) -> World:
 
 @pytest.fixture
 def ask(world: World) -> Answer:
-    commands = OperatorCommands(
-        table=world.table,
-        forgetting=world.forgetting,
-        telemetry=world.telemetry,
-        clock=lambda: world.now_ms,
-    )
-    return lambda operation, **fields: commands.run(
+    return lambda operation, **fields: world.commands.run(
         {"operation": operation, "conversation": NAME, "by": "arn:me", **fields},
         request_id="r-1",
         time_left_ms=lambda: 60_000,

@@ -75,14 +75,14 @@ class Model:
     def _sleep_at(self, step: int) -> Callable[[str], None]:
         """Let the run sleep before a step for so long that a second run gets its entries and finishes."""
 
-        def sleep(_name: str) -> None:
+        def oversleep(_name: str) -> None:
             if len(self.world.steps.names) > step:
                 self.world.steps.before = lambda _name: None
                 self.slept = True
                 self.world.now_ms += HIDDEN_MS + 1
                 self.deliver()
 
-        return sleep
+        return oversleep
 
     def deliver(self) -> None:
         if self.world.queue.messages:
