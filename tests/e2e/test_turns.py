@@ -11,9 +11,10 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
+import urllib3
 
 from bufferctl.events import ArrivedEvent
 from tests.e2e.conftest import HANGING, said
@@ -25,8 +26,9 @@ from tools.local.events import Inbox, collect
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("responder-stage")]
 
 CONVERSATIONS, MESSAGES, KILLS = 50, 4, 3
-# Longer than the silence that ends a batch, so that a conversation has several batches.
-MIN_GAP_SECONDS, MAX_GAP_SECONDS = 1.0, 4.0
+# Each writer leads ten conversations, and writes to one after the other. Between two messages of a conversation passes
+# more time than the silence that ends a batch, so a conversation has several batches.
+WRITERS, MAX_PAUSE_SECONDS = 5, 0.6
 AGENT_SECONDS = (0.2, 0.8)
 # A reply that the AI gave before this time has been sent, or discarded.
 SENT_SECONDS = 2.0
@@ -96,7 +98,11 @@ def answering(ai: WebServer, answer: Callable[[Request], Answer]) -> Iterator[No
 
 def write(stage: LocalStage, user: str, number: int, *, account: str = "shop") -> None:
     body = {"account": account, "conversation": user, "id": uuid.uuid4().hex, "text": f"{user} {number}"}
-    while stage.webhooks.post("generic", body).status != 200:
+    while True:
+        # On a busy machine an answer may come too late.
+        with suppress(urllib3.exceptions.HTTPError):
+            if stage.webhooks.post("generic", body).status == 200:
+                return
         time.sleep(0.2)
 
 
@@ -118,17 +124,18 @@ def test_fifty_conversations_have_one_turn_at_a_time_over_kills_of_the_responder
     expected = {user: [f"{user} {number}" for number in range(MESSAGES)] for user in users}
     agent, kills = Agent(), 0
 
-    def write_all(user: str) -> None:
+    def write_to(some: list[str]) -> None:
         for number in range(MESSAGES):
-            write(responder_stage, user, number)
-            time.sleep(random.uniform(MIN_GAP_SECONDS, MAX_GAP_SECONDS))
+            for user in some:
+                write(responder_stage, user, number)
+                time.sleep(random.uniform(0.0, MAX_PAUSE_SECONDS))
 
     def all_heard(arrived: Sequence[ArrivedEvent]) -> bool:
         found = heard(arrived)
         return all(len(found.get(user, ())) >= MESSAGES for user in users)
 
-    with answering(ai, agent.answer), ThreadPoolExecutor(CONVERSATIONS) as writers:
-        writing = [writers.submit(write_all, user) for user in users]
+    with answering(ai, agent.answer), ThreadPoolExecutor(WRITERS) as writers:
+        writing = [writers.submit(write_to, users[number::WRITERS]) for number in range(WRITERS)]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while kills < KILLS:
             assert time.monotonic() < deadline, "the responder was not asked often enough to be killed"
