@@ -22,7 +22,9 @@ from .settings_and_defaults import ConfigError, Role, StageConfig, WarmRole
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "lua")
-ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
+# Only consumers outside of the stage import `marks.py`.
+FOR_CONSUMERS = "/message_buffer/consumer/marks.py"
+ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", FOR_CONSUMERS, "__pycache__", "*.md"]
 
 # The alias's name, for functions that have one.
 ALIAS = "live"
