@@ -53,7 +53,6 @@ OPTIONS = ResponderOptions(
     typing_indicator=False,
     outbox_days=35,
     turn_days=365,
-    lock_ms=LOCK_MS,
     hidden_seconds=HIDDEN_MS // 1_000,
 )
 
