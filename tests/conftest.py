@@ -27,8 +27,8 @@ ON_A_STAGE = {"e2e", "chaos"}
 # A change seldom breaks what these files test, so only `make check` runs them.
 CHECKED = {
     "test_aws_own_lists", "test_bench_document", "test_bench_figures", "test_bench_quick", "test_bench_workload",
-    "test_cases", "test_crash_loops", "test_documents", "test_import_budget", "test_layer", "test_nag_and_lint",
-    "test_numbers", "test_provisioned_instances", "test_references",
+    "test_cases", "test_crash_loops", "test_documents", "test_examples", "test_import_budget", "test_layer",
+    "test_nag_and_lint", "test_numbers", "test_provisioned_instances", "test_references",
     "test_sending_document", "test_source_rules", "test_table_service", "test_transitions",
 }  # fmt: skip
 

@@ -1,0 +1,70 @@
+"""Answer the turns of a stage's queue with a model on Bedrock, in one Lambda function; README.md explains it.
+
+Replace `ask` by your agent, and `send` by your channel.
+"""
+
+import json
+import os
+from typing import Any
+from urllib.request import Request, urlopen
+
+import boto3
+from botocore.config import Config
+
+from message_buffer.aws.functions import Functions
+from message_buffer.consumer import turns
+from message_buffer.consumer.marks import TableMarks
+from message_buffer.consumer.turns import TryAgain, Turn
+
+# The SDK's own limit of 60 s is too short for some answers, and its retries would ask again without a word.
+BEDROCK = boto3.client("bedrock-runtime", config=Config(read_timeout=240, retries={"total_max_attempts": 1}))
+S3 = boto3.client("s3")
+# While a person has the conversation, look again this often.
+HOLD_PAUSE_SECONDS = 60
+
+
+def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
+    """Answer what Lambda's mapping delivers. Return the entries that the queue has to deliver again."""
+    marks = TableMarks(os.environ["MARKS_TABLE"])
+    return turns.handle(event, answer, queue_urls=[os.environ["QUEUE_URL"]], marks=marks)
+
+
+def answer(turn: Turn) -> None:
+    """Answer all batches of the turn with one reply. If this raises an error, the whole turn is delivered again."""
+    newest = turn.batches[-1]
+    require_no_hold(newest)
+    reply = ask("\n".join(text_of(batch) for batch in turn.batches))
+    require_no_hold(newest)
+    turn.require_hidden()
+    send(newest["conversationId"], reply, key=newest["batchId"])
+
+
+def text_of(batch: dict[str, Any]) -> str:
+    """Return what the customer wrote, from S3 if it was too large for the queue."""
+    if reference := batch.get("messagesRef"):
+        stored = S3.get_object(Bucket=reference["bucket"], Key=reference["key"])
+        batch = json.load(stored["Body"])
+    return str(batch["text"])
+
+
+def require_no_hold(batch: dict[str, Any]) -> None:
+    """Raise TryAgain while a person, or another consumer, holds the conversation; KeyError if the gate fails."""
+    question = {"operation": "gate", "by": "plain-lambda", "conversation": batch["conversationId"]}
+    response = Functions().call(os.environ["GATE_FUNCTION"], question, response_seconds=6)
+    if response["result"]["holds"]:
+        raise TryAgain(HOLD_PAUSE_SECONDS)
+
+
+def ask(text: str) -> str:
+    """Return the model's reply. It knows only this turn: keep the history in a table of yours, or in your agent."""
+    question = [{"role": "user", "content": [{"text": text}]}]
+    response = BEDROCK.converse(modelId=os.environ["MODEL"], messages=question)
+    return str(response["output"]["message"]["content"][0]["text"])
+
+
+def send(conversation: str, text: str, *, key: str) -> None:
+    """Post the reply to your channel, or print it. A turn that is answered twice has the same `key`."""
+    reply = json.dumps({"conversation": conversation, "text": text, "key": key})
+    print(reply, flush=True)
+    if url := os.environ.get("REPLY_URL"):
+        urlopen(Request(url, reply.encode(), {"Content-Type": "application/json"}), timeout=20).close()  # noqa: S310
