@@ -14,13 +14,11 @@ from botocore.config import Config
 from message_buffer.aws.functions import Functions
 from message_buffer.consumer import turns
 from message_buffer.consumer.marks import TableMarks
-from message_buffer.consumer.turns import TryAgain, Turn
+from message_buffer.consumer.turns import Turn
 
 # The SDK's own limit of 60 s is too short for some answers, and its retries would ask again without a word.
 BEDROCK = boto3.client("bedrock-runtime", config=Config(read_timeout=240, retries={"total_max_attempts": 1}))
 S3 = boto3.client("s3")
-# While a person has the conversation, look again this often.
-HOLD_PAUSE_SECONDS = 60
 
 
 def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
@@ -32,11 +30,12 @@ def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
 def answer(turn: Turn) -> None:
     """Answer all batches of the turn with one reply. If this raises an error, the whole turn is delivered again."""
     newest = turn.batches[-1]
-    require_no_hold(newest)
+    if is_on_hold(newest):
+        return  # a person answers
     reply = ask("\n".join(text_of(batch) for batch in turn.batches))
-    require_no_hold(newest)
-    turn.require_hidden()
-    send(newest["conversationId"], reply, key=newest["batchId"])
+    if not is_on_hold(newest):
+        turn.require_hidden()
+        send(newest["conversationId"], reply, key=newest["batchId"])
 
 
 def text_of(batch: dict[str, Any]) -> str:
@@ -47,12 +46,11 @@ def text_of(batch: dict[str, Any]) -> str:
     return str(batch["text"])
 
 
-def require_no_hold(batch: dict[str, Any]) -> None:
-    """Raise TryAgain while a person, or another consumer, holds the conversation; KeyError if the gate fails."""
+def is_on_hold(batch: dict[str, Any]) -> bool:
+    """Return whether a person, or another consumer, has the conversation. Raise KeyError if the gate fails."""
     question = {"operation": "gate", "by": "plain-lambda", "conversation": batch["conversationId"]}
     response = Functions().call(os.environ["GATE_FUNCTION"], question, response_seconds=6)
-    if response["result"]["holds"]:
-        raise TryAgain(HOLD_PAUSE_SECONDS)
+    return bool(response["result"]["holds"])
 
 
 def ask(text: str) -> str:
