@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, dataclass_transform
 
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.holds import Holds, end_of
+from message_buffer.lanes.holds import Hold, Holds, end_of
 
 T = TypeVar("T")
 
@@ -183,6 +183,8 @@ class BatchTaken:
     lane: LaneName = "valkey"
     until_ms: int = 0
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
+    handoff: Hold | None = None
+    """The hand-off mark, if the conversation had one that had not ended when the batch was taken."""
 
 
 @outcome

@@ -1,4 +1,4 @@
-"""A consumer of a FIFO queue, by Lambda's mapping and by polling: one turn of a conversation at a time, whatever fails."""
+"""A consumer of a FIFO queue, by Lambda's mapping and by polling: one turn of a conversation at a time."""
 
 import json
 from collections.abc import Collection
