@@ -117,9 +117,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
 @pytest.fixture(scope="session")
 def dynamodb_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
     """Yield a local stage without Valkey; its tests are in the xdist group `window-stage`."""
-    with local_stage(
-        tmp_path_factory.mktemp("window-stage") / "home", lane="dynamodb", whatsapp_topic=WHATSAPP_TOPIC
-    ) as running:
+    home = tmp_path_factory.mktemp("window-stage") / "home"
+    with local_stage(home, lane="dynamodb", queues={"default": {}}, whatsapp_topic=WHATSAPP_TOPIC) as running:
         yield running
 
 
