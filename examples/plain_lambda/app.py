@@ -44,6 +44,6 @@ def build(scope: Construct, *, queue: str, gate: str, bucket: str, model: str) -
 
 
 if __name__ == "__main__":
-    app = cdk.App()
+    app = cdk.App(default_stack_synthesizer=cdk.CliCredentialsStackSynthesizer())
     build(app, **{name: app.node.get_context(name) for name in ("queue", "gate", "bucket", "model")})
     app.synth()
