@@ -38,7 +38,10 @@ def build(scope: Construct, *, queue: str, gate: str, bucket: str, model: str) -
     function.add_event_source(sources.SqsEventSource(fifo, report_batch_item_failures=True))
     table.grant_read_write_data(function)
     lambda_.Function.from_function_name(stack, "Gate", gate).grant_invoke(function)
-    for action, resource in (("bedrock:InvokeModel", "bedrock:*:*:*"), ("s3:GetObject", f"s3:::{bucket}/batches/*")):
+    # "sqs:*Batch" is for the local stage's emulator. In AWS, the mapping's permissions contain the calls of batches.
+    on_queue, on_batches = f"sqs:*:*:{queue.rpartition('/')[2]}", f"s3:::{bucket}/batches/*"
+    allowed = {"sqs:*Batch": on_queue, "s3:GetObject": on_batches, "bedrock:InvokeModel": "bedrock:*:*:*"}
+    for action, resource in allowed.items():
         function.add_to_role_policy(iam.PolicyStatement(actions=[action], resources=[f"arn:aws:{resource}"]))
     return stack
 
