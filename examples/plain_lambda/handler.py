@@ -1,7 +1,4 @@
-"""Answer the turns of a stage's queue with a model on Bedrock, in one Lambda function; README.md explains it.
-
-Replace `ask` by your agent, and `send` by your channel.
-"""
+"""Answer a queue's turns with a model on Bedrock. Replace `ask` by your agent, and `send` by your channel."""
 
 import json
 import os
