@@ -1,9 +1,8 @@
 """The example plain_lambda on a stage: its own stack, with its own permissions, consumes the stage's queue."""
 
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from tests.support.stand_in import StandIn
 from tools.local.deployment import Cdk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("window-stage")]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -63,7 +55,7 @@ def test_the_plain_example_answers_the_turns_of_a_stage(
         return [reply["text"] for reply in bedrock.replies if reply["conversation"].endswith(f"/{user}")]
 
     write("Hey", "I have a question")
-    wait_until(lambda: bool(replies()))
+    bedrock.wait_until(lambda: bool(replies()))
     write("Order 12345")
-    wait_until(lambda: len(replies()) > 1)
+    bedrock.wait_until(lambda: len(replies()) > 1)
     assert replies() == ["Reply to: Hey\nI have a question", "Reply to: Order 12345"]

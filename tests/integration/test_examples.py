@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -16,7 +15,7 @@ from aws_cdk import App, assertions
 
 from message_buffer.json_object import Json
 from tests.support.local_stage import install_once
-from tests.support.stand_in import REGION, StandIn
+from tests.support.stand_in import PATIENCE_SECONDS, REGION, StandIn
 from tests.support.valkey_server import free_port
 
 # A process that imports an agent's libraries takes seconds, and on a busy machine the first one installs them.
@@ -27,13 +26,6 @@ EXAMPLES = ROOT / "examples"
 ANNA, BELA = "default/whatsapp/1/anna", "default/whatsapp/1/bela"
 HIDDEN_BY_LAMBDA_MS = 900_000
 HIDDEN_MS = 30_000
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -71,7 +63,8 @@ class Example:
         if name == "agentcore":
             stand_in.agent_port = int(self._environment["PORT"])
             self._start("examples/agentcore/agent.py")
-            wait_until(self._agent_responds)
+            patient = urllib3.Retry(connect=PATIENCE_SECONDS, backoff_factor=1, backoff_max=1)
+            urllib3.request("GET", f"http://127.0.0.1:{stand_in.agent_port}/ping", retries=patient)
         self._consumer: subprocess.Popen[str] | None = None
 
     def deliver(self) -> None:
@@ -80,7 +73,7 @@ class Example:
             self._consumer = self._consumer or self._start(
                 "examples/langgraph/consumer.py", self.stand_in.queue.url, str(self._file)
             )
-            wait_until(lambda: not self.stand_in.queue.messages or not self._consumer)
+            self.stand_in.wait_until(lambda: not self.stand_in.queue.messages or not self._consumer)
             return
         if self._consumer is None:
             module = {"agentcore": "consumer", "plain_lambda": "handler"}[self.name]
@@ -97,7 +90,9 @@ class Example:
         assert self._consumer
         self._consumer.send_signal(signal.SIGKILL)
         self._consumer.wait()
-        self._consumer = None
+        with self.stand_in.changed:
+            self._consumer = None
+            self.stand_in.changed.notify_all()
 
     def stop(self) -> None:
         for process in self._processes:
@@ -111,13 +106,6 @@ class Example:
         )  # fmt: skip
         self._processes.append(process)
         return process
-
-    def _agent_responds(self) -> bool:
-        try:
-            url = f"http://127.0.0.1:{self.stand_in.agent_port}/ping"
-            return urllib3.request("GET", url, timeout=1, retries=False).status == 200
-        except urllib3.exceptions.HTTPError:
-            return False
 
 
 @pytest.fixture(params=["agentcore", "langgraph", "plain_lambda"])
@@ -158,7 +146,7 @@ def test_a_turn_survives_a_kill(example: Example, stand_in: StandIn, writes_agai
     stand_in.may_answer.clear()
     first = Thread(target=example.deliver)
     first.start()
-    wait_until(lambda: bool(stand_in.asked))
+    stand_in.wait_until(lambda: bool(stand_in.asked))
     example.kill()
     first.join()
     if writes_again:
@@ -176,10 +164,10 @@ def test_a_turn_that_failed_is_not_twice_in_the_history(example: Example, stand_
     stand_in.failures = 1
     first = Thread(target=example.deliver)
     first.start()
-    wait_until(lambda: bool(stand_in.asked))
+    stand_in.wait_until(lambda: bool(stand_in.asked))
     if example.name != "langgraph":
         first.join()
-    wait_until(lambda: stand_in.queue.next_at_ms() - stand_in.now_ms <= 4_000)
+    stand_in.wait_until(lambda: stand_in.queue.next_at_ms() - stand_in.now_ms <= 4_000)
     stand_in.put(ANNA, "a-2", "Order 12345")
     stand_in.now_ms += HIDDEN_MS
     example.deliver()

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import Any
 
 import urllib3
@@ -23,6 +23,8 @@ SESSION_CHARACTERS = range(33, 257)
 MAX_PAYLOAD_BYTES = 100_000_000
 SESSION_HEADER = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
 ANSWER_SECONDS = 30
+# A process may have to import an agent's libraries first.
+PATIENCE_SECONDS = 120
 # SQS waits for a message; this server waits only for so long, so that a poller does not keep a core busy.
 EMPTY_SECONDS = 0.05
 
@@ -53,6 +55,8 @@ class StandIn:
         self.may_answer.set()
         self.failures = 0
         """So many of the model's next calls fail."""
+        self.changed = Condition()
+        """Notified after each request."""
         self._lock = Lock()
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -62,6 +66,10 @@ class StandIn:
         self.may_answer.set()
         self._server.shutdown()
         self._server.server_close()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(holds, PATIENCE_SECONDS)
 
     def put(self, conversation: str, batch_id: str, *texts: str, again: bool = False, stored: bool = False) -> None:
         """Emit a batch, or emit it again. If it is `stored`, it is too large for the queue."""
@@ -128,6 +136,7 @@ class StandIn:
         with self._lock:
             self.asked.append(texts)
             self.failures, fails = max(self.failures - 1, 0), self.failures > 0
+        self._notify()
         assert not fails, "made to fail"
         assert self.may_answer.wait(ANSWER_SECONDS)
         message = {"role": "assistant", "content": [{"text": f"Reply to: {texts[-1]}"}]}
@@ -139,8 +148,13 @@ class StandIn:
             "metrics": {"latencyMs": 1},
         }
 
+    def _notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         answer: Callable[..., Json] = self.answer
+        notify = self._notify
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -151,6 +165,7 @@ class StandIn:
                     status, response = 200, answer(self.command, self.path, self.headers, body)
                 except Exception as error:  # noqa: BLE001 - the caller sees it as a refusal
                     status, response = 400, {"__type": "ValidationException", "message": str(error)}
+                notify()
                 content = json.dumps(response).encode()
                 try:
                     self.send_response(status)
