@@ -38,7 +38,15 @@ def test_the_plain_example_answers_the_turns_of_a_stage(
     monkeypatch.setattr(cli, "app", lambda: ["--app", f"exec {sys.executable} examples/plain_lambda/app.py"])
     cdk = Cdk(endpoint_url=outputs.AwsEndpointUrl, region=outputs.Region, folder=tmp_path, instance=user)
     cdk.deploy(context=context)
-    functions = outputs.client("lambda")
+    try:
+        answer_three_messages(dynamodb_stage, bedrock, user)
+    finally:
+        # The other tests on this stage have no use for it.
+        outputs.client("cloudformation").delete_stack(StackName="message-buffer-plain-lambda")
+
+
+def answer_three_messages(dynamodb_stage: LocalStage, bedrock: StandIn, user: str) -> None:
+    functions = dynamodb_stage.outputs.client("lambda")
     (function,) = [each for each in functions.list_functions()["Functions"] if "plain-lambda" in each["FunctionName"]]
     addresses = {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": bedrock.url, "REPLY_URL": f"{bedrock.url}/replies"}
     functions.update_function_configuration(
@@ -51,11 +59,12 @@ def test_the_plain_example_answers_the_turns_of_a_stage(
             body = {"account": "shop", "conversation": user, "id": uuid.uuid4().hex, "text": text}
             assert dynamodb_stage.webhooks.post("generic", body).status == 200
 
-    def replies() -> list[str]:
-        return [reply["text"] for reply in bedrock.replies if reply["conversation"].endswith(f"/{user}")]
+    def answered() -> list[str]:
+        replies = [reply["text"] for reply in bedrock.replies if reply["conversation"].endswith(f"/{user}")]
+        return [line for reply in replies for line in reply.removeprefix("Reply to: ").split("\n")]
 
     write("Hey", "I have a question")
-    bedrock.wait_until(lambda: bool(replies()))
+    bedrock.wait_until(lambda: len(answered()) == 2)
     write("Order 12345")
-    bedrock.wait_until(lambda: len(replies()) > 1)
-    assert replies() == ["Reply to: Hey\nI have a question", "Reply to: Order 12345"]
+    bedrock.wait_until(lambda: len(answered()) > 2)
+    assert answered() == ["Hey", "I have a question", "Order 12345"]
