@@ -200,6 +200,7 @@ lock: ## pin everything again with hashes, from requirements.in (needs uv)
 	@$(COMPILE) -c requirements.txt lambdas/requirements.in -o lambdas/requirements.txt
 	@$(COMPILE) -c requirements.txt infra/requirements.in -o infra/requirements.txt
 	@$(COMPILE) tools/local/requirements.in -o tools/local/requirements.txt
+	@$(COMPILE) examples/requirements.in -o examples/requirements.txt
 
 clean: ## remove .venv, caches and build output
 	@if [ -x $(BIN)/python ] && $(BIN)/python -m tools.local running; then \

@@ -27,8 +27,8 @@ ON_A_STAGE = {"e2e", "chaos"}
 # A change seldom breaks what these files test, so only `make check` runs them.
 CHECKED = {
     "test_aws_own_lists", "test_bench_document", "test_bench_figures", "test_bench_quick", "test_bench_workload",
-    "test_cases", "test_crash_loops", "test_documents", "test_import_budget", "test_layer", "test_nag_and_lint",
-    "test_numbers", "test_provisioned_instances", "test_references",
+    "test_cases", "test_crash_loops", "test_documents", "test_examples", "test_import_budget", "test_layer",
+    "test_nag_and_lint", "test_numbers", "test_provisioned_instances", "test_references",
     "test_sending_document", "test_source_rules", "test_table_service", "test_transitions",
 }  # fmt: skip
 
@@ -117,9 +117,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
 @pytest.fixture(scope="session")
 def dynamodb_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
     """Yield a local stage without Valkey; its tests are in the xdist group `window-stage`."""
-    with local_stage(
-        tmp_path_factory.mktemp("window-stage") / "home", lane="dynamodb", whatsapp_topic=WHATSAPP_TOPIC
-    ) as running:
+    home = tmp_path_factory.mktemp("window-stage") / "home"
+    with local_stage(home, lane="dynamodb", queues={"default": {}}, whatsapp_topic=WHATSAPP_TOPIC) as running:
         yield running
 
 

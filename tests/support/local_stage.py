@@ -67,15 +67,23 @@ OVERRIDES: dict[str, Any] = {
 }
 
 
-def share_emulator(home: Path) -> None:
-    """Install the emulator once for all stages, even if several workers begin at the same time."""
-    installed = ROOT / ".local" / "emulator"
+def install_once(name: str, requirements: Path) -> Path:
+    """Install requirements in an environment of their own, once even if several workers begin at the same time.
+
+    Return the environment's interpreter.
+    """
+    installed = ROOT / ".local" / name
     installed.parent.mkdir(exist_ok=True)
-    with (installed.parent / "installing.lock").open("w") as lock:
+    with (installed.parent / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        emulator.ensure_installed(installed)
+        return emulator.ensure_installed(installed, requirements)
+
+
+def share_emulator(home: Path) -> None:
+    """Use one installed emulator for all stages."""
+    python = install_once("emulator", emulator.REQUIREMENTS)
     home.mkdir(parents=True, exist_ok=True)
-    (home / "emulator").symlink_to(installed)
+    (home / "emulator").symlink_to(python.parents[1])
 
 
 class LocalStage:

@@ -23,11 +23,11 @@ INHERITED = ("HOME", "LANG", "PATH", "TZ")
 ACCOUNT = "000000000000"
 
 
-def ensure_installed(folder: Path) -> Path:
-    """Build the emulator's environment again if its requirements or Python changed. Return its interpreter."""
+def ensure_installed(folder: Path, requirements: Path = REQUIREMENTS) -> Path:
+    """Build the environment in `folder` again if its requirements or Python changed. Return its interpreter."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
+    wanted = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == wanted:
         return python
     shutil.rmtree(folder, ignore_errors=True)
@@ -43,10 +43,10 @@ def ensure_installed(folder: Path) -> Path:
         "--quiet",
         "--only-binary=:all:",
     ]
-    command += ["--disable-pip-version-check", "--require-hashes", "--requirement", str(REQUIREMENTS)]
+    command += ["--disable-pip-version-check", "--require-hashes", "--requirement", str(requirements)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise LocalError(f"The emulator could not be installed:\n{result.stderr}")
+        raise LocalError(f"{requirements} could not be installed:\n{result.stderr}")
     stamp.write_text(wanted)
     return python
 
