@@ -24,7 +24,7 @@ UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only na
 
 
 def grant_to_entrances(stack: BufferStack) -> None:
-    """Grant ingest, admin and gate access to secrets, rules, bus, dead letters and the lanes."""
+    """Grant ingest, admin and gate access to secrets, tables, bus, dead letters and the lanes."""
     ingest, admin, gate = stack.ingest, stack.admin, stack.gate
     grant(ingest, READ_SECRET, on=stack.webhook_secrets.policy_arn)
     _grant_table(ingest, stack.rules_table, "GetItem", "Scan")
@@ -43,6 +43,9 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
+
+    _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
+    grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
 
     if valkey := stack.valkey_lane:
         for function in (ingest, admin, gate):

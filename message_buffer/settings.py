@@ -193,6 +193,10 @@ class GateSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings | None
     dynamodb_lane: DynamoDbLaneSettings | None
+    event_bus: str
+    takeovers_table: str
+    queues: tuple[str, ...] = ()
+    """The names of the stage's queues."""
 
 
 # -- functions beside the buffer -----------------------------------------------------------------------------

@@ -9,8 +9,15 @@ from lambdas.admin import requests as r
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
-from message_buffer.events.conversation_events import CANCELLED, cancelled_event
+from message_buffer.events.conversation_events import (
+    CANCELLED,
+    COMPLETED,
+    Initiator,
+    cancelled_event,
+    completed_event,
+)
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -19,7 +26,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import ConversationId, escape_part, parse_conversation_id, reply_until_ms
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # Lambda limits a response to 6 MB. Even 60 messages of the maximum size are smaller than 6 MB.
 MAX_MESSAGES_SHOWN = 60
@@ -31,6 +37,8 @@ MAX_WINDOWS_IN_A_LISTING = 5_000
 MAX_PAGES_IN_A_LISTING = 200
 # The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
 WINDOWS = "windows"
+# The cause of what an operator begins or ends.
+OPERATOR = "operator"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 OUTLASTS_REPLY_WINDOW = (
     "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "
@@ -45,7 +53,7 @@ class Conversations:
         self,
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
-        takeovers: TakeoversTable,
+        hand_offs: HandOffs,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -56,7 +64,7 @@ class Conversations:
         self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
         self._clock = clock
         self._bus = bus
-        self._takeovers = takeovers
+        self._hand_offs = hand_offs
         self._agent_of = agent_of
 
     def status(self, _request: r.Request) -> Json:
@@ -173,27 +181,51 @@ class Conversations:
         """
         name = _name(request)
         *_, last = [
-            lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
+            lane.hold_buffer(name, holder="people", cause=OPERATOR, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
         # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
-        held: Json = {"heldUntil": last.held_until_ms}
+        return self._in_reply_window(name, last.held_until_ms)
+
+    def hand_off(self, request: r.HandOffConversation) -> Json:
+        """Hand the conversation to people. Return the end, None if there is no limit.
+
+        In a stage without a queue `handoff` this is a hold, so the response has the same warning.
+        """
+        conversation = parse_conversation_id(request.conversation)
+        until_ms = self._hand_offs.begin(conversation, self._initiator(conversation, request), hold_ms=request.hold_ms)
+        if self._hand_offs.has_queue or until_ms is None:
+            return {"heldUntil": until_ms}
+        return self._in_reply_window(str(conversation), until_ms)
+
+    def _in_reply_window(self, name: str, held_until_ms: int) -> Json:
+        held: Json = {"heldUntil": held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
             return held | ({"replyUntil": max(ends)} if ends else {})
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
-    def resume(self, request: r.OfConversation) -> Json:
-        """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
-        name = _name(request)
-        # End the takeover first, or a late delivery of a human agent's earlier reply could hold the conversation again.
-        self._takeovers.resume(name, now_ms=self._clock())
-        outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
-        if not any(isinstance(each, o.HoldEnded) for each in outcomes):
+    def resume(self, request: r.EndOrComplete) -> Json:
+        """End all holds and a hand-off, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was
+        neither."""
+        conversation = parse_conversation_id(request.conversation)
+        initiator = self._initiator(conversation, request)
+        outcomes, was_handed_off = self._hand_offs.end(conversation, initiator, [(None, None)])
+        if not was_handed_off and not any(isinstance(each, o.HoldEnded) for each in outcomes):
             raise SubjectNotFound("This conversation is not on hold.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}
+
+    def complete(self, request: r.EndOrComplete) -> Json:
+        """Publish that the conversation's task is done. Return the time."""
+        conversation, at_ms = parse_conversation_id(request.conversation), self._clock()
+        initiator = self._initiator(conversation, request)
+        self._bus.publish(COMPLETED, completed_event(conversation, initiator, at_ms=at_ms))
+        return {"at": at_ms}
+
+    def _initiator(self, conversation: ConversationId, request: r.EndOrComplete) -> Initiator:
+        return Initiator(OPERATOR, request.by, request.reason, agent=self._agent_of(conversation))
 
 
 def _name(request: r.OfConversation) -> str:

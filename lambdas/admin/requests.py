@@ -1,11 +1,12 @@
 """The requests of operators: one model for each operation, with the field names of the JSON event."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS
 from message_buffer.errors import InvalidInput
+from message_buffer.events.conversation_events import MAX_REASON_CHARACTERS
 from message_buffer.limits import MAX_HOLD_MS, MAX_LISTED
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
@@ -41,7 +42,16 @@ class ListConversations(Request):
 
 class HoldConversation(OfConversation):
     hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
-    cause: Literal["operator", "handoff"] = "operator"
+
+
+class EndOrComplete(OfConversation):
+    reason: Annotated[str | None, Field(min_length=1, max_length=MAX_REASON_CHARACTERS)] = None
+    """Why the operator does this, or, if a task is completed, its summary. It is published, but not logged."""
+
+
+class HandOffConversation(EndOrComplete):
+    hold_ms: Annotated[int | None, Field(ge=1, alias="holdMs")] = None
+    """None if the hand-off has no limit."""
 
 
 class ForgetConversation(OfConversation):

@@ -28,6 +28,7 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import MessageBufferError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_offs import HANDOFF, HandOffs
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
@@ -60,13 +61,15 @@ def _telemetry() -> Telemetry:
 def _ingest() -> Ingest:
     settings, telemetry = _settings(), _telemetry()
     patience = _patience(settings)
+    lane, bus = _lane(settings, telemetry, patience), EventBus(settings.event_bus)
+    takeovers = TakeoversTable(settings.takeovers_table)
     return Ingest(
-        lane=_lane(settings, telemetry, patience),
+        lane=lane,
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
-        bus=EventBus(settings.event_bus),
+        bus=bus,
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
-        takeovers=TakeoversTable(settings.takeovers_table),
+        hand_offs=HandOffs([lane], bus, takeovers, has_queue=HANDOFF in settings.queues),
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),

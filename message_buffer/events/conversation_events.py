@@ -1,6 +1,6 @@
 """The events about a conversation other than its batches. `docs/schema` has a schema for each type."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from message_buffer.events.batch_ready import message_fields
 from message_buffer.json_object import to_json
@@ -12,9 +12,13 @@ from message_buffer.messages.wire_form import decode_fields
 
 AMENDED = "messages.amended"
 CANCELLED = "messages.buffer.cancelled"
-TAKEN_OVER = "messages.conversation.taken_over"
+HANDED_OFF = "messages.conversation.handed_off"
+HANDED_BACK = "messages.conversation.handed_back"
+COMPLETED = "messages.conversation.completed"
 FORGOTTEN = "messages.conversation.forgotten"
 EVENT_VERSION = 1
+# The reason of a hand-off, or the summary of a task, has at most this many characters.
+MAX_REASON_CHARACTERS = 1_000
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent: str | None = None) -> str:
@@ -61,14 +65,43 @@ def cancelled_event(
     return _event(conversation, agent, at_ms, fields)
 
 
-def taken_over_event(
-    conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
-) -> str:
-    """Return the event about a conversation that a human agent has taken over by answering at `at_ms`.
+class Initiator(NamedTuple):
+    """What began or ended a hand-off, or completed a task."""
 
-    `until_ms` is the end of the hold, unless another reply prolongs it.
+    cause: str
+    """`answer` (of a human agent, on the platform), `operator`, or the name that a consumer gave."""
+    by: str | None = None
+    """The name that the caller gave, which nobody has verified. None if a human agent has answered."""
+    reason: str | None = None
+    message_id: str | None = None
+    """The platform's id of the human agent's answer."""
+    agent: str | None = None
+    """The AI agent that serves the account, if the rules name one."""
+
+
+def handed_off_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int, until_ms: int | None) -> str:
+    """Return the event about a conversation that people answer from `at_ms` on.
+
+    `until_ms` is the end, unless the hand-off is prolonged. None if there is no limit.
     """
-    return _event(conversation, agent, at_ms, {"messageId": reply_id, "until": until_ms})
+    about = {"cause": initiator.cause, "by": initiator.by, "reason": initiator.reason}
+    fields = {**about, "messageId": initiator.message_id, "until": until_ms}
+    return _event(conversation, initiator.agent, at_ms, fields)
+
+
+def handed_back_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int, handed_off_at_ms: int) -> str:
+    """Return the event about a conversation that agents may answer again from `at_ms` on.
+
+    `handed_off_at_ms` is the `at` of the event about the hand-off that has ended.
+    """
+    about = {"cause": initiator.cause, "by": initiator.by, "reason": initiator.reason}
+    return _event(conversation, initiator.agent, at_ms, {**about, "handedOffAt": handed_off_at_ms})
+
+
+def completed_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> str:
+    """Return the event about a task that is done. All messages that arrived until `at_ms` belong to the task."""
+    about = {"cause": initiator.cause, "by": initiator.by, "summary": initiator.reason}
+    return _event(conversation, initiator.agent, at_ms, about)
 
 
 def forgotten_event(conversation: ConversationId, *, at_ms: int) -> str:

@@ -16,6 +16,7 @@ from lambdas.ingest.progress import ProgressTable
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
@@ -168,6 +169,7 @@ class Scene:
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
         aliases: Aliases | None = None,
+        has_handoff_queue: bool = False,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -177,13 +179,14 @@ class Scene:
         self.dead_letters = FakeQueue()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
+        lane = lane or valkey_lane(engine.store, self.functions, self.telemetry)
         self.ingest = Ingest(
-            lane=lane or valkey_lane(engine.store, self.functions, self.telemetry),
+            lane=lane,
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
-            takeovers=self.takeovers,
+            hand_offs=HandOffs([lane], self.bus, self.takeovers, has_queue=has_handoff_queue, clock=engine.clock),
             progress=FakeProgress(),
             dead_letters=self.dead_letters,
             clock=engine.clock,
@@ -217,8 +220,8 @@ class Scene:
     def cancelled(self) -> list[Json]:
         return self._published("messages.buffer.cancelled")
 
-    def taken_over(self) -> list[Json]:
-        return self._published("messages.conversation.taken_over")
+    def handed_off(self) -> list[Json]:
+        return self._published("messages.conversation.handed_off")
 
     def _published(self, wanted: str) -> list[Json]:
         return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]

@@ -22,7 +22,7 @@ class FakeTakeovers(TakeoversTable):
         found = self.states.get(conversation, Takeover())
         if found.version != takeover.version - 1:
             return False
-        self.states[conversation] = takeover._replace(resumed_at_ms=found.resumed_at_ms)
+        self.states[conversation] = takeover
         return True
 
     def mark_published(self, conversation: str, *, began_at_ms: int) -> bool:
@@ -33,10 +33,11 @@ class FakeTakeovers(TakeoversTable):
         self.states[conversation] = found._replace(is_published=True)
         return True
 
-    def resume(self, conversation: str, *, now_ms: int) -> None:
-        self._called("resume")
+    def mark_handed_back(self, conversation: str, *, began_at_ms: int) -> None:
+        self._called("mark_handed_back")
         found = self.states.get(conversation, Takeover())
-        self.states[conversation] = found._replace(version=found.version + 1, resumed_at_ms=now_ms, until_ms=0)
+        if found.began_at_ms == began_at_ms and not found.until_ms:
+            self.states[conversation] = found._replace(is_published=False)
 
     def count(self, conversation: str) -> int:
         return int(conversation in self.states)
