@@ -193,9 +193,10 @@ class Conversations:
         In a stage without a queue `handoff` this is a hold, so the response has the same warning.
         """
         conversation = parse_conversation_id(request.conversation)
-        until_ms = self._hand_offs.begin(conversation, self._initiator(conversation, request), hold_ms=request.hold_ms)
+        initiator = self._initiator(conversation, request.by, request.reason)
+        until_ms = self._hand_offs.begin(conversation, initiator, hold_ms=request.hold_ms)
         if self._hand_offs.has_queue or until_ms is None:
-            return {"heldUntil": until_ms}
+            return {"handedOffUntil": until_ms}
         return self._in_reply_window(str(conversation), until_ms)
 
     def _in_reply_window(self, name: str, held_until_ms: int) -> Json:
@@ -206,26 +207,26 @@ class Conversations:
             return held | ({"replyUntil": max(ends)} if ends else {})
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
-    def resume(self, request: r.EndOrComplete) -> Json:
+    def resume(self, request: r.ResumeConversation) -> Json:
         """End all holds and a hand-off, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was
         neither."""
         conversation = parse_conversation_id(request.conversation)
-        initiator = self._initiator(conversation, request)
+        initiator = self._initiator(conversation, request.by, request.reason)
         outcomes, was_handed_off = self._hand_offs.end(conversation, initiator, [(None, None)])
         if not was_handed_off and not any(isinstance(each, o.HoldEnded) for each in outcomes):
-            raise SubjectNotFound("This conversation is not on hold.")
+            raise SubjectNotFound("This conversation is not on hold or handed off.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}
 
-    def complete(self, request: r.EndOrComplete) -> Json:
+    def complete(self, request: r.CompleteConversation) -> Json:
         """Publish that the conversation's task is done. Return the time."""
         conversation, at_ms = parse_conversation_id(request.conversation), self._clock()
-        initiator = self._initiator(conversation, request)
+        initiator = self._initiator(conversation, request.by, request.summary)
         self._bus.publish(COMPLETED, completed_event(conversation, initiator, at_ms=at_ms))
         return {"at": at_ms}
 
-    def _initiator(self, conversation: ConversationId, request: r.EndOrComplete) -> Initiator:
-        return Initiator(OPERATOR, request.by, request.reason, agent=self._agent_of(conversation))
+    def _initiator(self, conversation: ConversationId, by: str, reason: str | None) -> Initiator:
+        return Initiator(OPERATOR, by, reason, agent=self._agent_of(conversation))
 
 
 def _name(request: r.OfConversation) -> str:

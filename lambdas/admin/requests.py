@@ -11,6 +11,9 @@ from message_buffer.limits import MAX_HOLD_MS, MAX_LISTED
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
 
+# Text for people, which is published, but not logged.
+Reason = Annotated[str | None, Field(min_length=1, max_length=MAX_REASON_CHARACTERS)]
+
 
 class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
@@ -44,12 +47,16 @@ class HoldConversation(OfConversation):
     hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
 
 
-class EndOrComplete(OfConversation):
-    reason: Annotated[str | None, Field(min_length=1, max_length=MAX_REASON_CHARACTERS)] = None
-    """Why the operator does this, or, if a task is completed, its summary. It is published, but not logged."""
+class ResumeConversation(OfConversation):
+    reason: Reason = None
 
 
-class HandOffConversation(EndOrComplete):
+class CompleteConversation(OfConversation):
+    summary: Reason = None
+
+
+class HandOffConversation(OfConversation):
+    reason: Reason = None
     hold_ms: Annotated[int | None, Field(ge=1, alias="holdMs")] = None
     """None if the hand-off has no limit."""
 

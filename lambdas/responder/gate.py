@@ -29,11 +29,12 @@ DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interru
 
 
 class ActiveHold(NamedTuple):
-    """A hold by people or by a consumer. If it is a consumer's, `cause` is the consumer's name."""
+    """A hold by people or by a consumer, or a hand-off mark. If it is a consumer's, `cause` is the consumer's name."""
 
     holder: str
     cause: str
-    until_ms: int
+    until_ms: int | None
+    """None if a hand-off mark has no limit."""
 
 
 class ParkedBatch(NamedTuple):
@@ -86,7 +87,7 @@ class BufferClient:
 
 
 def _hold(seen: Json) -> ActiveHold | None:
-    return next((ActiveHold(each["holder"], each["cause"], int(each["until"])) for each in seen["holds"]), None)
+    return next((ActiveHold(each["holder"], each["cause"], each["until"]) for each in seen["holds"]), None)
 
 
 class ReplyGate:

@@ -49,5 +49,5 @@ def test_who_held_is_swept_with_the_hold_in_the_bound_of_a_call(engine: Engine, 
         keys = engine.keys()
         held = keys["{b0}:held"].pairs if left else {}
         assert len(held) == left
-        assert {name.split(b":")[1] for name in (keys["{b0}:holds"].pairs if left else {})} == set(held)
+        assert {name.split(b"/")[1] for name in (keys["{b0}:holds"].pairs if left else {})} == set(held)
     assert engine.keys().keys().isdisjoint({"{b0}:held", "{b0}:holds"})

@@ -536,7 +536,7 @@ def test_a_hand_off_without_a_queue_ends_within_a_day(desk: Desk) -> None:
 
 def test_a_completed_task_is_published_with_its_summary(desk: Desk) -> None:
     now_ms = desk.engine.clock.now_ms
-    done = desk.result("conversation.complete", conversation=NAME, reason="Sold a bicycle.")
+    done = desk.result("conversation.complete", conversation=NAME, summary="Sold a bicycle.")
     (event,) = events(desk, "messages.conversation.completed")
     assert done == {"at": now_ms}
     assert (event["summary"], event["by"], event["cause"], event["at"]) == ("Sold a bicycle.", ME, "operator", now_ms)

@@ -116,17 +116,32 @@ def run(*arguments: str) -> int:
         (
             ["conversation", "hold", NAME],
             {"heldUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "operator"},
+            {"operation": "conversation.hold", "holdMs": 3_600_000},
         ),
         (
             ["conversation", "hold", NAME, "--for", "15m"],
             {"heldUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 900_000, "cause": "operator"},
+            {"operation": "conversation.hold", "holdMs": 900_000},
         ),
         (
             ["conversation", "handoff", NAME],
             {"heldUntil": NOON_MS, "replyUntil": NOON_MS, "warning": "Too long."},
-            {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "handoff"},
+            {"operation": "conversation.handoff", "holdMs": 3_600_000},
+        ),
+        (
+            ["conversation", "handoff", NAME, "--no-limit", "--reason", "She asked."],
+            {"handedOffUntil": None},
+            {"operation": "conversation.handoff", "reason": "She asked."},
+        ),
+        (
+            ["conversation", "resume", NAME, "--reason", "Solved."],
+            {"dueAt": NOON_MS},
+            {"operation": "conversation.resume", "reason": "Solved."},
+        ),
+        (
+            ["conversation", "complete", NAME, "--summary", "Sold."],
+            {"at": NOON_MS},
+            {"operation": "conversation.complete", "summary": "Sold."},
         ),
         (
             ["conversation", "cancel", NAME, "--yes"],

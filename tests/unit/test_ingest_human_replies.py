@@ -11,6 +11,7 @@ from lambdas.ingest.human_replies import MAX_CONVERSATIONS_HANDED_OFF_IN_A_WEBHO
 from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
+from message_buffer.lanes.holds import Hold
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import HOUR_MS, MINUTE_MS
 from tests.support.engine import Engine
@@ -134,6 +135,18 @@ def test_only_an_app_that_the_rules_name_as_an_inbox_holds(
     conversation = {"messenger": PAGE_CHAT, "instagram": "default/instagram/178/7700"}[platform]
     assert (held_until(scene, conversation) is not None) == holds
     assert len(scene.handed_off()) == holds
+
+
+def test_with_the_queue_handoff_a_reply_sets_the_mark_and_keeps_nothing_back(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(fake, monkeypatch, has_handoff_queue=True)
+    scene.rules.write("stage", RULES)
+    scene.post("whatsapp", whatsapp(echo(scene)))
+    seen = fake.store.peek_conversation(CHAT)
+    assert (seen.held_until_ms, seen.holds) == (None, (Hold("handoff", fake.clock.now_ms + HOLD_MS, "answer"),))
+    assert [each["until"] for each in scene.handed_off()] == [fake.clock.now_ms + HOLD_MS]
+    assert scene.takeovers.read(CHAT).is_published
 
 
 # -- again, late, in between -----------------------------------------------------------------------
