@@ -55,6 +55,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     rules = RulesAdmin(
         table=rules_table,
         stage_rules=settings.rules,
+        queues=settings.queues,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
         telemetry=telemetry,

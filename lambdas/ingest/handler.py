@@ -73,6 +73,7 @@ def _ingest() -> Ingest:
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
+        queues=settings.queues,
         time_is_required=settings.time_is_required,
         patience=patience,
     )

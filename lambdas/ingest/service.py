@@ -34,6 +34,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
+from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -62,6 +63,7 @@ class Ingest:
         dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
+        queues: Queues = NO_QUEUES,
         clock: Clock = system_clock,
         time_is_required: bool = False,
         patience: WebhookPatience | None = None,
@@ -79,6 +81,7 @@ class Ingest:
         self._telemetry = telemetry
         self._book = book
         self._aliases = aliases
+        self._queues = queues
         self._progress = progress
         self._clock = clock
         self._began_ms = 0
@@ -180,7 +183,9 @@ class Ingest:
             if self._aliases:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
-            prepared = prepare(intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid)
+            prepared = prepare(
+                intake, self._book, aliases=self._aliases, queues=self._queues, skip_invalid=platform.skips_invalid
+            )
         except TooManyItems as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
