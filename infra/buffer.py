@@ -132,6 +132,7 @@ class BufferStack(StageStack):
                 dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
                 event_bus=self.bus.event_bus_name,
                 takeovers_table=self.takeovers_table.table_name,
+                queues=tuple(self.queues),
             ),
         )
         permissions.grant_to_entrances(self)

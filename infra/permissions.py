@@ -93,6 +93,16 @@ def grant_to_responder(stack: ResponderStack, buffer: BufferStack, *, model: str
     function = stack.function
     _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
     grant(function, READ_SECRET, on=stack.secrets.policy_arn)
+    named = stack.format_arn(
+        service="secretsmanager",
+        resource="secret",
+        resource_name=f"{stack.secret_prefix}*",
+        arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
+    )
+    grant(function, READ_SECRET, on=named)
+    # A finding names an account that is not known yet in this way.
+    named = named if stack.account.isdigit() else named.replace(stack.account, "<AWS::AccountId>")
+    _suppress(function, named, "Operators create secrets for accounts and tenants, so only their prefix is known.")
     # CloudFormation looks up an output of another stack once for each reference to it, so each list is one output.
     consumed = stack.consumed.values()
     for actions, queues, output in (

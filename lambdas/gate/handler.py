@@ -9,9 +9,9 @@ from typing import Any
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_offs import HANDOFF
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import DialPatience
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.settings import GateSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry

@@ -28,11 +28,12 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import MessageBufferError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_offs import HANDOFF, HandOffs
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import IngestSettings, read_settings

@@ -22,11 +22,10 @@ from message_buffer.lanes.holds import NO_END_MS, Holder
 from message_buffer.lanes.lane import Lane
 from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 
-# The name of the queue for batches that people answer.
-HANDOFF = "handoff"
 # A human agent's answer begins a hand-off with this cause.
 ANSWER = "answer"
 # Try to save a takeover this many times. A save fails only if another request changes the same conversation's takeover
