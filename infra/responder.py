@@ -57,7 +57,8 @@ class ResponderStack(StageStack):
         # After the assistant's reply, the function still calls the channel and the table, and may return the batch.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
         self.consumed = {name: each for name, each in buffer.queues.items() if name != HANDOFF}
-        # Refer to the bus by its fixed name. If the name came from another stack, CloudFormation might replace the rule.
+        # Refer to the bus by its fixed name. If the name came from another stack, CloudFormation might replace the
+        # rule.
         self.bus = events.EventBus.from_event_bus_name(self, "BufferBus", bus_name(config))
         # `lambdas/responder/conversations_table.py` defines the items.
         self.table = TableConstruct(

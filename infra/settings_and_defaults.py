@@ -619,7 +619,7 @@ def _fields_beside(path: list[str]) -> list[str]:
     parts = iter(path[:-1])
     for part in parts:
         annotation = model.model_fields[part].annotation
-        # The annotation of an optional group of settings is `Group | None`, and that of named groups `dict[str, Group]`.
+        # The annotation of an optional group of settings is `Group | None`, that of named groups `dict[str, Group]`.
         kinds = get_args(annotation) or (annotation,)
         annotation = kinds[-1] if get_origin(annotation) is dict and next(parts) else kinds[0]
         assert isinstance(annotation, type)

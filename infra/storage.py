@@ -24,7 +24,7 @@ OPEN_WINDOWS = "open"
 class QueueConstruct(sqs.Queue):
     """A queue. It must have a dead-letter queue, or a stated reason why it has none."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
         scope: Construct,
         construct_id: str,

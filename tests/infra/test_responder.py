@@ -46,33 +46,17 @@ def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Call
     assert "MessageBuffer-" + stage + "-Responder" not in imports, "nothing above depends on it"
 
 
-def test_batches_of_the_bus_and_nothing_else_reach_the_queue(template: Template) -> None:
+def test_of_the_bus_it_gets_what_it_has_to_forget_and_nothing_of_trials(template: Template) -> None:
     rule = _one(template, "AWS::Events::Rule")["Properties"]
-    pattern = {
+    assert rule["EventPattern"] == {
         "source": ["message-buffer"],
-        "detail-type": ["messages.batch.ready", "messages.conversation.forgotten"],
+        "detail-type": ["messages.conversation.forgotten"],
         "detail": {"tenant": [{"anything-but": [TRIAL_TENANT]}]},
     }
-    assert rule["EventPattern"] == pattern
-    (target,) = rule["Targets"]
-    queues = template.find_resources("AWS::SQS::Queue")
-    (batches,) = [each for each in queues.values() if "RedrivePolicy" in each["Properties"]]
-    dead = batches["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]
-    assert target["DeadLetterConfig"]["Arn"] == dead, "what cannot be delivered is not lost"
 
 
-def test_the_queue_waits_longer_than_the_function_may_run(template: Template) -> None:
-    function = _one(template, "AWS::Lambda::Function")["Properties"]
-    (visible,) = [
-        each["Properties"]["VisibilityTimeout"]
-        for each in template.find_resources("AWS::SQS::Queue").values()
-        if "VisibilityTimeout" in each["Properties"]
-    ]
-    assert visible == 6 * function["Timeout"]
-    source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
-    assert (source["BatchSize"], source["FunctionResponseTypes"]) == (1, ["ReportBatchItemFailures"])
-    assert source["ScalingConfig"] == {"MaximumConcurrency": 100}
-    assert "VpcConfig" not in function, "it speaks to the internet, and not to the cache"
+def test_it_speaks_to_the_internet_and_not_to_the_cache(template: Template) -> None:
+    assert "VpcConfig" not in _one(template, "AWS::Lambda::Function")["Properties"]
 
 
 def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:

@@ -28,7 +28,9 @@ Deployable = Callable[..., App]
 
 PROCESSORS = {"ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "WatchdogEcho", "ProcessorFailures"}
 FALLBACK = {"Holding", "Triggers", "WindowProcessorLogs"}
-RESPONDER = {"Batches", "Conversations", "LogIdKey", "ReplyDeadLetters", "ResponderLogs", "ResponderSecrets"}
+RESPONDER = {"Conversations", "LogIdKey", "ResponderLogs", "ResponderSecrets"}
+DEFAULT: dict[str, Any] = {"queues": {"default": {}}}
+VIP: dict[str, Any] = {"queues": {"default": {}, "vip": {"agent": "vip"}}}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,13 @@ def _changes() -> list[Change]:
     there = [
         Change("lane", {}, {"lane": "dynamodb"}, frozenset(PROCESSORS), ("Network", "Cache")),
         Change("fallback", {}, {"fallback": False}, frozenset(FALLBACK)),
-        Change("responder", {"responder": {}}, {}, frozenset(RESPONDER)),
+        Change("responder", {"responder": {}} | DEFAULT, DEFAULT, frozenset(RESPONDER)),
+        Change(
+            "queues",
+            {"responder": {}} | VIP,
+            {"responder": {}} | DEFAULT,
+            frozenset({"QueueVip", "QueueDeadLettersVip"}),
+        ),
         Change("api.kind", {}, {"api": {"kind": "rest"}}),
         Change("api.kind", {"api": {"domain": DOMAIN}}, {"api": {"kind": "rest", "domain": DOMAIN}}),
         Change("api.kind", TO_URL, TO_URL | {"api": {"kind": "url"}}, frozenset({"ApiAccess"})),
