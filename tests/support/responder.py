@@ -152,7 +152,8 @@ class FakeBuffer(BufferClient):
         return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)
 
     def current_hold(self, batch: Batch) -> ActiveHold | None:
-        return self.others if self.others and self.others.until_ms > self._clock() else None
+        has_ended = self.others and self.others.until_ms is not None and self.others.until_ms <= self._clock()
+        return None if has_ended else self.others
 
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
         self.others = ActiveHold("people", cause, self._clock() + for_ms)

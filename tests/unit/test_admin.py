@@ -527,6 +527,22 @@ def test_a_hand_off_and_its_end_are_published_with_the_reason_and_the_operator(d
     assert len(events(desk, "messages.conversation.handed_back")) == 1, "a hold is no hand-off"
 
 
+def test_a_hand_off_marks_the_conversation_if_the_stage_has_the_queue_and_holds_it_otherwise(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    due_at_ms = desk.engine.send(NAME, "m1").due_at_ms
+    desk.has_handoff_queue = True
+    assert desk.result("conversation.handoff", conversation=NAME, holdMs=60_000) == {"handedOffUntil": now_ms + 60_000}
+    assert desk.result("conversation.handoff", conversation=NAME) == {"handedOffUntil": None}
+    shown = desk.result("conversation.show", conversation=NAME)
+    assert shown["holds"] == [{"holder": "handoff", "cause": "operator", "until": None}]
+    assert (shown["heldUntil"], shown["dueAt"]) == (None, due_at_ms)
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": due_at_ms}
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+    assert desk.error("conversation.hold", conversation=NAME)[0] == "invalid", "only a mark may be without a limit"
+    desk.has_handoff_queue = False
+    assert desk.result("conversation.handoff", conversation=NAME, holdMs=60_000)["heldUntil"] == now_ms + 60_000
+
+
 def test_a_hand_off_without_a_queue_ends_within_a_day(desk: Desk) -> None:
     refused = "This stage has no queue handoff, so a hand-off is a hold, and needs an end within 24 h."
     for fields in ({}, {"holdMs": MAX_HOLD_MS + 1}):

@@ -144,6 +144,11 @@ def run(*arguments: str) -> int:
             {"operation": "conversation.complete", "summary": "Sold."},
         ),
         (
+            ["conversation", "handoff", NAME, "--for", "15m"],
+            {"handedOffUntil": NOON_MS},
+            {"operation": "conversation.handoff", "holdMs": 900_000},
+        ),
+        (
             ["conversation", "cancel", NAME, "--yes"],
             {"generation": 3, "dropped": 2, "frozen": 1, "leaving": True},
             {"operation": "conversation.cancel"},

@@ -137,18 +137,6 @@ def test_only_an_app_that_the_rules_name_as_an_inbox_holds(
     assert len(scene.handed_off()) == holds
 
 
-def test_with_the_queue_handoff_a_reply_sets_the_mark_and_keeps_nothing_back(
-    fake: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = Scene(fake, monkeypatch, has_handoff_queue=True)
-    scene.rules.write("stage", RULES)
-    scene.post("whatsapp", whatsapp(echo(scene)))
-    seen = fake.store.peek_conversation(CHAT)
-    assert (seen.held_until_ms, seen.holds) == (None, (Hold("handoff", fake.clock.now_ms + HOLD_MS, "answer"),))
-    assert [each["until"] for each in scene.handed_off()] == [fake.clock.now_ms + HOLD_MS]
-    assert scene.takeovers.read(CHAT).is_published
-
-
 # -- again, late, in between -----------------------------------------------------------------------
 
 
@@ -196,6 +184,56 @@ def test_if_the_bus_fails_the_hold_stays_and_the_event_follows(scene: Scene) -> 
     assert held_until(scene) is not None
     assert scene.post("whatsapp", body)[0] == 200
     assert len(scene.handed_off()) == 1
+
+
+# -- in a stage with the queue handoff -------------------------------------------------------------
+
+
+@pytest.fixture
+def with_queue(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene(fake, monkeypatch, has_handoff_queue=True)
+    scene.rules.write("stage", RULES)
+    return scene
+
+
+def holds(scene: Scene) -> tuple[Hold, ...]:
+    return scene.engine.store.peek_conversation(CHAT).holds
+
+
+def test_a_persons_reply_marks_the_conversation_and_keeps_nothing_back(with_queue: Scene) -> None:
+    scene, now_ms = with_queue, with_queue.engine.clock.now_ms
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert holds(scene) == (Hold("handoff", now_ms + HOLD_MS, "answer"),)
+    assert held_until(scene) is None
+    (event,) = scene.handed_off()
+    VALIDATOR.validate(event)
+    assert (event["conversationId"], event["until"]) == (CHAT, now_ms + HOLD_MS)
+
+
+def test_a_later_reply_prolongs_the_mark_and_a_redelivery_does_not(with_queue: Scene) -> None:
+    scene, began_ms = with_queue, with_queue.engine.clock.now_ms
+    first = whatsapp(echo(scene))
+    scene.post("whatsapp", first)
+    scene.engine.clock.advance(HOUR_MS)
+    scene.post("whatsapp", first)
+    assert holds(scene) == (Hold("handoff", began_ms + HOLD_MS, "answer"),)
+    scene.post("whatsapp", whatsapp(echo(scene, "wamid.10")))
+    scene.post("whatsapp", first)
+    assert holds(scene) == (Hold("handoff", began_ms + HOUR_MS + HOLD_MS, "answer"),)
+    assert len(scene.handed_off()) == 1
+
+
+def test_an_operator_who_resumes_while_the_mark_is_set_wins(with_queue: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, publish = with_queue, with_queue.bus.publish
+
+    def resume_first(detail_type: str, detail: str) -> None:
+        resumed = scene.takeovers.read(CHAT).after_hand_back(scene.engine.clock.now_ms)
+        scene.takeovers.save(CHAT, resumed, now_ms=scene.engine.clock.now_ms)
+        publish(detail_type, detail)
+
+    monkeypatch.setattr(scene.bus, "publish", resume_first)
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert holds(scene) == ()
 
 
 # -- hostile, and outages --------------------------------------------------------------------------
