@@ -8,7 +8,7 @@ import aws_cdk as cdk
 
 from .function import Function, grant, suppress_finding
 from .queues import CONSUME
-from .settings_and_defaults import without_profile
+from .settings_and_defaults import ResponderConfig, without_profile
 from .storage import BATCHES, DEAD_LETTERS, OPEN_WINDOWS, OversizeBucket, TableConstruct
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def grant_to_canary(stack: BufferStack) -> None:
         grant(canary.function, "cloudformation:DescribeStacks", on=stack.stack_id)
 
 
-def grant_to_responder(stack: ResponderStack, buffer: BufferStack, *, model: str | None) -> None:
-    """Grant the responder its own storage, its model, and the access to the buffer that any consumer could have."""
+def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: ResponderConfig) -> None:
+    """Grant the responder its own storage, its assistant, and the access to the buffer that any consumer could have."""
     function = stack.function
     _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
     grant(function, READ_SECRET, on=stack.secrets.policy_arn)
@@ -117,7 +117,9 @@ def grant_to_responder(stack: ResponderStack, buffer: BufferStack, *, model: str
     exported = f"{buffer.stack_name}-OversizeBucketArn"
     grant(function, "s3:GetObject", on=f"{buffer.export_value(buffer.oversize.bucket_arn, name=exported)}/{BATCHES}")
     _suppress(function, f"{exported}/{BATCHES}", UNKNOWN_NAMES)
-    for arn in _model_arns(stack, model) if model else ():
+    if not isinstance(responder.assistant, str):
+        grant(function, INVOKE, on=responder.assistant.function)
+    for arn in _model_arns(stack, responder.model) if responder.assistant == "bedrock" else ():
         grant(function, "bedrock:InvokeModel", on=arn)
         if "*" in arn:
             reason = "An inference profile forwards a request to any of its regions, so only the model can be named."

@@ -114,8 +114,7 @@ class ResponderStack(StageStack):
             # An erasure that failed so often wakes an operator there, who repeats the forget.
             failures=buffer.dead_letters,
         )
-        model = responder.model if responder.assistant == "bedrock" else None
-        permissions.grant_to_responder(self, buffer, model=model)
+        permissions.grant_to_responder(self, buffer, responder)
         for name, each in self.consumed.items():
             # Each queue has its own share of the responder, so a channel that hangs does not hold up the others.
             self.function.add_event_source_mapping(

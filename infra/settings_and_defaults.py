@@ -10,7 +10,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
@@ -252,14 +261,23 @@ class CacheConfig(Settings):
     """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must see later which messages waited."""
 
 
+class AssistantFunction(Settings):
+    """`responder.assistant`: a Lambda function of yours, which writes the replies (docs/responder.md)."""
+
+    function: Annotated[
+        str, Field(pattern=r"^arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_:$-]{1,193}$")
+    ]
+    """The function's ARN. It must be in the region of the stage."""
+
+
 class ResponderConfig(Settings):
     """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
-    assistant: Literal["echo", "bedrock", "openai"] = "echo"
-    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's. Choose
-    `echo` to try the responder."""
+    assistant: Literal["echo", "bedrock", "openai"] | AssistantFunction = "echo"
+    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's;
+    `{"function": "<arn>"}` is a Lambda function of yours. Choose `echo` to try the responder."""
     model: str = ""
-    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required with these two."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     """The system prompt. Tenants and conversations may have their own (docs/responder.md#the-table)."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
@@ -297,9 +315,13 @@ class ResponderConfig(Settings):
 
     @model_validator(mode="after")
     def _has_a_model(self) -> ResponderConfig:
-        if self.assistant != "echo" and not self.model:
+        if self.assistant in {"bedrock", "openai"} and not self.model:
             raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
+
+    @field_serializer("assistant")
+    def _name_or_arn(self, assistant: str | AssistantFunction) -> str:
+        return assistant if isinstance(assistant, str) else assistant.function
 
 
 class StageConfig(Settings):

@@ -16,7 +16,7 @@ from lambdas.responder import batch as responder_batch
 from lambdas.responder import channels as responder_channels
 from lambdas.responder import service as responder_service
 from lambdas.responder.channels import MAX_SEND_SECONDS
-from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
+from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
 from message_buffer.events.conversation_events import (

@@ -91,10 +91,20 @@ def test_only_the_model_of_the_stage_may_be_asked(
     assert all(any(name in resource for resource in found) for name in named)
 
 
+def test_the_function_that_writes_the_replies_may_be_called(synthesize: Callable[..., Stacks]) -> None:
+    arn = "arn:aws:lambda:us-east-1:111122223333:function:my-agent:live"
+    stack = synthesize("dev", responder={"assistant": {"function": arn}})["Responder"]
+    allowed = [str(each) for each in stack.find_resources("AWS::IAM::Policy").values()]
+    assert any(arn in policy for policy in allowed)
+    (function,) = (each for each in stack.find_resources("AWS::Lambda::Function").values() if arn in str(each))
+    assert f'"assistant":"{arn}"' in str(function["Properties"]["Environment"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         ({"responder": {"assistant": "bedrock"}}, "model is needed"),
+        ({"responder": {"assistant": {"function": "my-agent"}}}, "responder.assistant"),
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),

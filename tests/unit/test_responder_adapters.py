@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from lambdas.responder import channels
-from lambdas.responder.assistants import Assistant, Bedrock, OpenAi, Prompt
+from lambdas.responder.assistants import Assistant, Bedrock, OpenAi, Prompt, YourFunction
 from lambdas.responder.channels import (
     CHANNELS,
     Channel,
@@ -22,11 +22,13 @@ from lambdas.responder.channels import (
     WhatsAppChannel,
     split,
 )
-from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
 from message_buffer.aws import clients as aws
+from message_buffer.aws.functions import Functions
+from message_buffer.consumer import turns
+from message_buffer.consumer.turns import Entry
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -38,7 +40,8 @@ SECONDS = 0.4
 TURNS = [Turn("user", "Hey", 1, "b-1"), Turn("assistant", "Hello!", 2, "b-1"), Turn("user", "Where is it?", 3, "b-2")]
 # How long a new account's subscription to a model may take.
 SUBSCRIPTION_SECONDS = 15 * 60
-PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS)
+CONVERSATION = ConversationId("acme", "whatsapp", "106540352242922", "491701234567")
+PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS, CONVERSATION, ["b-2"])
 SECRET = "s3cret-t0ken"
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 
@@ -57,7 +60,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- channels --------------------------------------------------------------------------------------
 
 READERS = {
-    "whatsapp": ConversationId("acme", "whatsapp", "106540352242922", "491701234567"),
+    "whatsapp": CONVERSATION,
     "messenger": ConversationId("acme", "messenger", "page-1", "psid-7"),
     "telegram": ConversationId("acme", "telegram", "bot", "-1001:42"),
     "twilio": ConversationId("acme", "twilio", "whatsapp:14155238886", "491701234567"),
@@ -345,6 +348,47 @@ def test_an_empty_answer_is_refused(
         assistant(name).answer(PROMPT)
 
 
+class FakeFunctions(Functions):
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__()
+        self.response = response
+        self.calls: list[Any] = []
+
+    def call(self, function: str, payload: Any, *, response_seconds: float) -> dict[str, Any]:
+        self.calls.append((function, json.loads(json.dumps(payload)), response_seconds))
+        return self.response
+
+
+def test_a_function_gets_the_turn_and_the_history_and_returns_the_text() -> None:
+    functions = FakeFunctions({"text": " It left today. "})
+    assert YourFunction(functions, "arn:aws:lambda:1").answer(PROMPT).text == "It left today."
+    request = {
+        "version": 1,
+        "conversationId": str(CONVERSATION),
+        "tenant": "acme",
+        "turn": {"text": "Where is it?", "batchIds": ["b-2"]},
+        "history": [{"role": "user", "text": "Hey"}, {"role": "assistant", "text": "Hello!"}],
+        "instructions": "Be kind.",
+    }
+    assert functions.calls == [("arn:aws:lambda:1", request, SECONDS)]
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "reason"),
+    [
+        ({"errorType": "ValueError", "errorMessage": "a secret word"}, CallBusy, "ValueError"),
+        ({"text": " ", "reason": "not allowed"}, CallRefused, "not allowed"),
+        ({}, CallRefused, "None"),
+        ({"text": ["?"]}, CallRefused, "None"),
+    ],
+)
+def test_a_function_that_fails_is_called_again_and_one_without_a_text_refuses(
+    response: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=f": {reason}$"):
+        YourFunction(FakeFunctions(response), "arn:aws:lambda:1").answer(PROMPT)
+
+
 # -- what is not logged ----------------------------------------------------------------------------
 
 
@@ -375,5 +419,5 @@ def test_a_model_that_the_account_may_not_use_yet_is_asked_again_for_longer_than
     with pytest.raises(CallRefused if is_final else CallBusy):
         assistant(name).answer(PROMPT)
     attempts = ResponderOptions._field_defaults["max_attempts"]
-    pauses = [Delivery("", n, lambda: 0, lambda: None).retry_seconds for n in range(1, attempts)]
+    pauses = [turns.Turn([Entry("", "", "", "", "", n, 0)]).pause_seconds for n in range(1, attempts)]
     assert sum(pauses) > SUBSCRIPTION_SECONDS
