@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
-from message_buffer.events.conversation_events import COMPLETED, MAX_REASON_CHARACTERS, Initiator, completed_event
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_off_events import COMPLETED, MAX_REASON_CHARACTERS, Initiator, completed_event
 from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -37,6 +37,7 @@ class Gate:
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
         self._hand_offs = HandOffs(self._lanes, bus, takeovers, has_queue=has_queue, clock=clock)
         self._bus = bus
+        self._takeovers = takeovers
         self._clock = clock
 
     def ask(self, fields: Json) -> Json:
@@ -89,10 +90,15 @@ class Gate:
         return _still_held([lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes])
 
     def hand_off(self, fields: Json) -> Json:
-        """Hand the conversation to people. Return the end, None if there is no limit."""
-        name = _conversation(fields, "holdMs", "reason")
+        """Hand the conversation to people. Return the end, None if there is no limit.
+
+        Raise TooManyHolds if consumers have begun too many hand-offs in this hour.
+        """
+        name, initiator = _conversation(fields, "holdMs", "reason"), _initiator(fields, "reason")
         hold_ms = _whole(fields, "holdMs") if "holdMs" in fields else None
-        until_ms = self._hand_offs.begin(parse_conversation_id(name), _initiator(fields, "reason"), hold_ms=hold_ms)
+        if not self._takeovers.count_hand_off(self._clock()):
+            raise TooManyHolds("consumers have begun too many hand-offs in this hour; try again later")
+        until_ms = self._hand_offs.begin(parse_conversation_id(name), initiator, hold_ms=hold_ms)
         return {"handedOffUntil": until_ms}
 
     def hand_back(self, fields: Json) -> Json:

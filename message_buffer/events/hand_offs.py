@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
-from message_buffer.events.conversation_events import (
+from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_off_events import (
     HANDED_BACK,
     HANDED_OFF,
     Initiator,
     handed_back_event,
     handed_off_event,
 )
-from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import NO_END_MS, Holder
 from message_buffer.lanes.lane import Lane

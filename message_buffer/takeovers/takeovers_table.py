@@ -4,11 +4,13 @@ The item expires. It contains times and digests, but nothing that people wrote.
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, texts
-from message_buffer.limits import DAY_MS, SECOND_MS
+from message_buffer.limits import DAY_MS, HOUR_MS, SECOND_MS
 from message_buffer.takeovers.takeover import Takeover
 
 # Keep a takeover longer than a week after its end, because platforms try to deliver a webhook for up to a week.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
+# Consumers together begin at most this many hand-offs in an hour of the clock, because they may invent conversations.
+MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR = 10_000
 
 
 class TakeoversTable(Table):
@@ -47,6 +49,16 @@ class TakeoversTable(Table):
         """Record that the end of the takeover was published, unless a new one has begun."""
         only_if, values = "#began_at = :began AND #until = :zero", {"began": began_at_ms, "zero": 0}
         self._update("mark takeover", _key(conversation), "SET #published = :zero", values, only_if=only_if)
+
+    def count_hand_off(self, now_ms: int) -> bool:
+        """Count a hand-off by a consumer. Return False instead if this hour already has as many as it may."""
+        return self._update(
+            "count hand-off",
+            _key(f"hand-offs/{now_ms // HOUR_MS}"),
+            "SET #expires_at = :expires ADD #begun :one",
+            {"one": 1, "most": MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR, "expires": (now_ms + DAY_MS) // SECOND_MS},
+            only_if="attribute_not_exists(#begun) OR #begun < :most",
+        ).done
 
     def count(self, conversation: str) -> int:
         """Return the number of items that `forget` would delete: 0 or 1."""

@@ -27,7 +27,8 @@ from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb import quotas
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.limits import MAX_HOLD_MS
+from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
+from message_buffer.takeovers import takeovers_table
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import FakeTakeovers
@@ -315,6 +316,18 @@ def test_with_a_queue_a_hand_off_may_have_no_limit(window: WindowScene, fake: En
     assert scene.result("handoff", holdMs=30 * MAX_HOLD_MS) == {"handedOffUntil": None}
     assert scene.holds() == [{"holder": "handoff", "cause": "me", "until": None}]
     assert [each["until"] for each in scene.events("handed_off")] == [None]
+
+
+def test_consumers_cannot_fill_the_cache_with_hand_offs(
+    window: WindowScene, fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers_table, "MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR", 1)
+    scene = HandOffScene(window, fake, has_queue=True)
+    scene.result("handoff", conversation="default/generic/shop/ben")
+    assert scene.function.ask("conversation.handoff")["error"]["code"] == "unavailable"
+    assert (scene.holds(), len(scene.events("handed_off"))) == ([], 1)
+    fake.clock.now_ms += HOUR_MS
+    scene.result("handoff")
 
 
 def test_a_completed_task_is_published_with_its_end_and_its_summary(window: WindowScene, fake: Engine) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.progress import ProgressTable
-from message_buffer.limits import DAY_MS
+from message_buffer.limits import DAY_MS, HOUR_MS
+from message_buffer.takeovers import takeovers_table
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TAKEOVER_KEPT_MS, TakeoversTable
 from tests.support.table_service import empty
@@ -101,6 +102,14 @@ def test_a_hand_back_is_marked_as_published_only_while_no_other_takeover_has_beg
     assert table.read(CHAT).is_published
     table.mark_handed_back(CHAT, began_at_ms=NOW)
     assert not table.read(CHAT).is_published
+
+
+def test_consumers_begin_a_bounded_number_of_hand_offs_in_an_hour(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers_table, "MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR", 2)
+    hour = NOW // HOUR_MS * HOUR_MS
+    assert [table.count_hand_off(hour + ms) for ms in (0, 1, HOUR_MS - 1, HOUR_MS)] == [True, True, False, True]
 
 
 def test_a_conversation_is_forgotten_and_no_other(table: Table) -> None:
