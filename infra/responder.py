@@ -27,8 +27,6 @@ from .settings_and_defaults import ResponderConfig, StageConfig
 from .stack import StageStack
 from .storage import SecretConstruct, TableConstruct
 
-# How long a queue hides a batch from other runs. While the responder works on the batch, it extends this time.
-HIDDEN_SECONDS = 30
 FORGOTTEN = "messages.conversation.forgotten"
 # The most that Lambda accepts of a FIFO queue. Batches of one conversation are one turn, and several conversations are
 # answered at the same time.
@@ -107,7 +105,6 @@ class ResponderStack(StageStack):
                 options=ResponderOptions(
                     **responder.model_dump(exclude={"max_parallel_batches"}),
                     outbox_days=config.outbox_days,
-                    hidden_seconds=HIDDEN_SECONDS,
                 ),
             ),
             retries=MAX_RETRIES,

@@ -223,9 +223,6 @@ class ResponderOptions(NamedTuple):
     turn_days: int
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""
-    hidden_seconds: int
-    """How long a queue hides a batch from other runs. If a run crashes, the queue delivers the batch again after this
-    time."""
     max_question_tokens: int = 32_000
     """The responder does not answer a longer batch, because it never shortens one. Twenty of WhatsApp's longest
     messages have 27,000 tokens."""

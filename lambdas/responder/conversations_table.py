@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from lambdas.responder.history import Turn
+from lambdas.responder.history import ASSISTANT, Turn, shorten, trim
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions, number, text, texts
 from message_buffer.errors import LockLost
 from message_buffer.json_object import Json
@@ -31,6 +31,8 @@ from message_buffer.limits import HOUR_MS
 
 DAY_SECONDS = 86_400
 RECORD, PLAN = "!", "plan"
+# The status of a record while there is a plan.
+PROCESSING = "processing_reply"
 PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed"
 """The states of a part. It becomes `planned`, `sending`, and then `sent`.
 
@@ -96,18 +98,13 @@ class ConversationRecord(NamedTuple):
     """Batches whose last message arrived at or before this time are dropped."""
 
 
-class FinishedTurn(NamedTuple):
-    """The content of the transaction that finishes a turn."""
+class End(NamedTuple):
+    """How a turn ended."""
 
-    batch_ids: Sequence[str]
-    """The batches to mark."""
     outcome: str
     reason: str
-    record: ConversationRecord
-    leaving_turns: Sequence[Turn]
-    """The turns to move out of the record, to items of their own."""
-    input_tokens: int
-    output_tokens: int
+    batch_ids: Sequence[str]
+    """The batches to mark as finished."""
     processing_ms: int
     now_ms: int
 
@@ -234,37 +231,45 @@ class ConversationsTable(Table):
         marked = self._update("mark part", _key(conversation, PLAN), do, values, only_if="#owner = :me")
         _require_ownership(marked.done)
 
-    def finish(self, conversation: str, owner: str, finished: FinishedTurn) -> None:
-        """Store the turn with its outcome and counts, mark its batches, and delete the plan, in one transaction."""
-        f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
-        record = self._change_own(
+    def finish(
+        self, conversation: str, owner: str, plan: Plan, *, record: ConversationRecord, end: End
+    ) -> ConversationRecord:
+        """Add the plan's turns to the record, mark the batches, and delete the plan, in one transaction."""
+        new = list(plan.question)
+        if plan.sent_text:
+            new.append(Turn(ASSISTANT, shorten(plan.sent_text), end.now_ms, plan.batch_ids[-1]))
+        recent, older = trim([*record.turns, *new])
+        count_before, expires_at = record.older_turn_count, _expires_at(end.now_ms, self._turn_days)
+        record = record._replace(turns=recent, older_turn_count=count_before + len(older))
+        changed = self._change_own(
             conversation,
             owner,
             "SET #turns = :turns, #rolled = :rolled, #conversationStatus = :status, #reason = :reason, "
             "#processingMs = :ms, #updatedAt = :now, #expiresAt = :at ADD #inputTokens :input, #outputTokens :output",
-            turns=_to_json(_as_dicts(f.record.turns)),
-            rolled=f.record.older_turn_count,
-            status=f.outcome,
-            reason=f.reason,
-            ms=f.processing_ms,
-            now=f.now_ms,
+            turns=_to_json(_as_dicts(record.turns)),
+            rolled=record.older_turn_count,
+            status=end.outcome,
+            reason=end.reason,
+            ms=end.processing_ms,
+            now=end.now_ms,
             at=expires_at,
-            input=f.input_tokens,
-            output=f.output_tokens,
+            input=plan.input_tokens,
+            output=plan.output_tokens,
         )
-        marked_until = _expires_at(f.now_ms, self._outbox_days)
+        marked_until = _expires_at(end.now_ms, self._outbox_days)
         marks = [
-            self._new({**_key(conversation, f"o#{each}"), "outcome": f.outcome, "expiresAt": marked_until})
-            for each in f.batch_ids
+            self._new({**_key(conversation, f"o#{each}"), "outcome": end.outcome, "expiresAt": marked_until})
+            for each in end.batch_ids
         ]
         turns = [
             self._new(
                 {**_key(conversation, f"t#{number:010}"), "turn": _to_json(turn._asdict()), "expiresAt": expires_at}
             )
-            for number, turn in enumerate(f.leaving_turns, f.record.older_turn_count - len(f.leaving_turns))
+            for number, turn in enumerate(older, count_before)
         ]
-        plan = self._delete(_key(conversation, PLAN))
-        _require_ownership(self._transact("finish turn", [record, plan, *marks, *turns]))
+        writes = [changed, self._delete(_key(conversation, PLAN)), *marks, *turns]
+        _require_ownership(self._transact("finish turn", writes))
+        return record
 
     # -- the end of a conversation -----------------------------------------------------------------
 

@@ -30,21 +30,24 @@ class ForgetResult(NamedTuple):
     """False if the caller must call again."""
 
 
-class ResponderForgetting:
+class OperatorCommands:
     def __init__(
         self,
         table: ConversationsTable,
+        telemetry: Telemetry,
         *,
         clock: Clock = system_clock,
         new_owner: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._table = table
+        self._telemetry = telemetry
         self._clock = clock
         self._new_owner = new_owner
 
-    def count(self, conversation: str) -> ForgetResult:
-        """Count what `forget` would erase."""
-        return ForgetResult(*self._table.count(conversation), finished=True)
+    def run(self, event: Json, *, request_id: str, time_left_ms: TimeLeft) -> Json:
+        operations: dict[str, Operation] = {"history": self._history, "forget": partial(self._forget, time_left_ms)}
+        operations |= operations_of(TenantSettingsTable(self._table.name))
+        return Operations(operations, self._telemetry).answer(event, request_id=request_id)
 
     def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
         """Erase the record, turns and marks, and drop the batches that arrived at or before `at_ms`."""
@@ -56,26 +59,6 @@ class ResponderForgetting:
         if is_erased:
             self._table.end_forget(conversation, owner)
         return ForgetResult(turns, marks, is_erased)
-
-
-class OperatorCommands:
-    def __init__(
-        self,
-        *,
-        table: ConversationsTable,
-        forgetting: ResponderForgetting,
-        telemetry: Telemetry,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._table = table
-        self._forgetting = forgetting
-        self._telemetry = telemetry
-        self._clock = clock
-
-    def run(self, event: Json, *, request_id: str, time_left_ms: TimeLeft) -> Json:
-        operations: dict[str, Operation] = {"history": self._history, "forget": partial(self._forget, time_left_ms)}
-        operations |= operations_of(TenantSettingsTable(self._table.name))
-        return Operations(operations, self._telemetry).answer(event, request_id=request_id)
 
     def _history(self, event: Json) -> Json:
         """Return the record's turns, preceded by up to `limit` older ones, with texts only if `texts` is true."""
@@ -100,10 +83,9 @@ class OperatorCommands:
         if type(at_ms) is not int or not 0 <= at_ms <= self._clock() + MAX_CLOCK_AHEAD_MS:
             raise InvalidInput("at must be a time in milliseconds that has passed.")
         conversation = _conversation(event)
-        if dry_run:
-            done = self._forgetting.count(conversation)
-        else:
-            done = self._forgetting.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
+        done = ForgetResult(*self._table.count(conversation), finished=True)
+        if not dry_run:
+            done = self.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
         return {"counts": {"turns": done.turns, "marks": done.marks}, "finished": done.finished}
 
 

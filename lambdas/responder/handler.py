@@ -12,7 +12,7 @@ from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy
-from lambdas.responder.forgetting import OperatorCommands, ResponderForgetting
+from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import BufferClient
 from lambdas.responder.http_client import Http
 from lambdas.responder.service import Collaborators, Responder
@@ -32,10 +32,8 @@ class _Components(NamedTuple):
 
     responder: Responder
     commands: OperatorCommands
-    forgetting: ResponderForgetting
     telemetry: Telemetry
     queue_urls: list[str]
-    hidden_seconds: int
 
 
 @cache
@@ -48,7 +46,6 @@ def _components() -> _Components:
     )
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
-    forgetting = ResponderForgetting(table)
     dead_letter_urls = {queue["url"]: queue["dead_letter_url"] for queue in settings.queues.values()}
     collaborators = Collaborators(
         table=table,
@@ -60,8 +57,8 @@ def _components() -> _Components:
         channel=partial(_channel, options, credentials, FakeChannel(bus)),
     )
     responder = Responder(collaborators, options, telemetry)
-    commands = OperatorCommands(table=table, forgetting=forgetting, telemetry=telemetry)
-    return _Components(responder, commands, forgetting, telemetry, list(dead_letter_urls), options.hidden_seconds)
+    commands = OperatorCommands(table, telemetry)
+    return _Components(responder, commands, telemetry, list(dead_letter_urls))
 
 
 @cache
@@ -99,7 +96,7 @@ def handler(event: Json, context: Any) -> Json:
         if "Records" not in event:
             return _forget(event, components, time_left_ms)
         answer = partial(components.responder.respond, time_left_ms=time_left_ms)
-        return turns.handle(event, answer, queue_urls=components.queue_urls, hidden_seconds=components.hidden_seconds)
+        return turns.handle(event, answer, queue_urls=components.queue_urls)
     finally:
         components.telemetry.flush()
 
@@ -107,7 +104,7 @@ def handler(event: Json, context: Any) -> Json:
 def _forget(event: Json, components: _Components, time_left_ms: Callable[[], int]) -> Json:
     """Erase a conversation as the event of the bus says. Raise CallBusy if time ran out, so that Lambda repeats it."""
     conversation, at_ms = read_forgotten(event)
-    erased = components.forgetting.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
+    erased = components.commands.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
     components.telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
     if not erased.finished:
         raise CallBusy("the conversation is not erased yet")

@@ -8,12 +8,11 @@ from lambdas.responder.batch import Batch
 from lambdas.responder.conversations_table import (
     ConversationRecord,
     ConversationsTable,
-    FinishedTurn,
+    End,
     Plan,
     ReplyCount,
 )
 from lambdas.responder.errors import CallBusy
-from lambdas.responder.history import ASSISTANT, Turn
 from message_buffer.consumer import turns
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
@@ -82,33 +81,15 @@ class OwnedTurn:
         """Store the turn of the plan, mark its batches, and delete their entries."""
         assert self.plan is not None
         batch_ids = self.plan.batch_ids
-        self._store_turn(batch_ids, self.plan, outcome=outcome, reason=reason, now_ms=now_ms)
+        self._end(self.plan, End(outcome, reason, batch_ids, now_ms - self.began_at_ms, now_ms))
         self.leave_out(batch_ids)
 
     def fail(self, reason: str, *, now_ms: int) -> None:
         """Drop the plan without marks, so that its batches may be answered later. Keep what was sent in the history."""
         plan = self.plan or Plan(())
         kept = plan if plan.sent_text else plan._replace(question=(), parts=())
-        self._store_turn([], kept, outcome="processing_error", reason=reason, now_ms=now_ms)
+        self._end(kept, End("processing_error", reason, (), now_ms - self.began_at_ms, now_ms))
 
-    def _store_turn(self, batch_ids: list[str], plan: Plan, *, outcome: str, reason: str, now_ms: int) -> None:
-        new = list(plan.question)
-        if plan.sent_text:
-            new.append(Turn(ASSISTANT, history.shorten(plan.sent_text), now_ms, plan.batch_ids[-1]))
-        trimmed = history.trim([*self.record.turns, *new])
-        self.record = self.record._replace(
-            turns=trimmed.recent, older_turn_count=self.record.older_turn_count + len(trimmed.older)
-        )
-        finished = FinishedTurn(
-            batch_ids=batch_ids,
-            outcome=outcome,
-            reason=reason,
-            record=self.record,
-            leaving_turns=trimmed.older,
-            input_tokens=plan.input_tokens,
-            output_tokens=plan.output_tokens,
-            processing_ms=now_ms - self.began_at_ms,
-            now_ms=now_ms,
-        )
-        self.table.finish(str(self.conversation), self.owner, finished)
+    def _end(self, plan: Plan, end: End) -> None:
+        self.record = self.table.finish(str(self.conversation), self.owner, plan, record=self.record, end=end)
         self.plan = None

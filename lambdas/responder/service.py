@@ -18,6 +18,7 @@ from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
 from lambdas.responder.conversations_table import (
     PLANNED,
+    PROCESSING,
     SENDING,
     SENT,
     UNCONFIRMED,
@@ -125,15 +126,16 @@ class Responder:
         name = str(conversation)
         record = self._table.acquire(name, owner, now_ms=now_ms)
         settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
-        plan = self._table.take_plan(name, owner)
+        plan = self._table.take_plan(name, owner) if record.status == PROCESSING else None
         owned = OwnedTurn(
             self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
         )
         forgotten = {each.batch_id for each in owned.waiting if each.last_message_at_ms <= record.forgotten_at_ms}
+        for batch_id in forgotten:
+            self._telemetry.info("batch was forgotten", conversation=name, batch=batch_id)
         finished = self._table.finished(name, [each.batch_id for each in owned.waiting]) - forgotten
-        for found, decision in ((forgotten, "batch was forgotten"), (finished, "batch was finished before")):
-            for batch_id in found:
-                self._telemetry.info(decision, conversation=name, batch=batch_id)
+        for batch_id in finished:
+            self._telemetry.info("batch was finished before", conversation=name, batch=batch_id)
         owned.leave_out(forgotten | finished)
         return owned
 
@@ -172,6 +174,9 @@ class Responder:
     def _answer(self, owned: OwnedTurn) -> None:
         """Finish the plan of an earlier run, or else plan a reply to the batches that wait, and finish that."""
         self._drop_outdated_plan(owned)
+        for number, part in enumerate(owned.plan.parts if owned.plan else ()):
+            if part.state == SENDING:
+                self._mark_unconfirmed(owned, number, "the run that sent it ended before the channel answered")
         if not (owned.plan and owned.plan.withheld):
             self._reply(owned)
         self._finish(owned)
@@ -259,7 +264,6 @@ class Responder:
     def _send_parts(self, owned: OwnedTurn, channel: Channel) -> None:
         """Send the planned parts, until a hold begins or the customer interrupts."""
         assert owned.plan is not None
-        self._give_up_interrupted(owned)
         for number, part in enumerate(owned.plan.parts):
             if part.state != PLANNED:
                 continue
@@ -284,12 +288,6 @@ class Responder:
             return
         owned.mark(number, SENT)
 
-    def _give_up_interrupted(self, owned: OwnedTurn) -> None:
-        """Mark as unconfirmed the parts that an earlier run was sending when it ended."""
-        for number, part in enumerate(owned.plan.parts if owned.plan else ()):
-            if part.state == SENDING:
-                self._mark_unconfirmed(owned, number, "the run that sent it ended before the channel answered")
-
     def _mark_unconfirmed(self, owned: OwnedTurn, number: int, reason: str) -> None:
         owned.mark(number, UNCONFIRMED)
         self._telemetry.count("UnconfirmedSends")
@@ -306,8 +304,6 @@ class Responder:
 
     def _withhold(self, owned: OwnedTurn, reason: str, hold: ActiveHold | None = None) -> None:
         """Store that no reply, or no rest of one, is sent. From now on no run sends a part of it."""
-        # An earlier run may have ended while it was sending a part.
-        self._give_up_interrupted(owned)
         event = {
             "version": REPLY_WITHHELD_VERSION,
             "conversationId": str(owned.conversation),

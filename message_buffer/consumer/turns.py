@@ -124,14 +124,7 @@ class Turn:
 Answer = Callable[[Turn], None]
 
 
-def handle(
-    event: Json,
-    answer: Answer,
-    *,
-    queue_urls: Collection[str],
-    marks: Marks | None = None,
-    hidden_seconds: int = HIDDEN_SECONDS,
-) -> Json:
+def handle(event: Json, answer: Answer, *, queue_urls: Collection[str], marks: Marks | None = None) -> Json:
     """Answer the entries of a Lambda event source mapping with `ReportBatchItemFailures`. Return those that failed."""
     urls = {url.rpartition("/")[2]: url for url in queue_urls}
     entries = [
@@ -143,7 +136,7 @@ def handle(
         )
         for record in event["Records"]
     ]
-    failed = _answer_all(entries, answer, marks, hidden_seconds)
+    failed = _answer_all(entries, answer, marks)
     return {"batchItemFailures": [{"itemIdentifier": entry.id} for entry in failed]}
 
 
@@ -159,7 +152,7 @@ def poll(queue_url: str, answer: Answer, *, marks: Marks | None = None, wait_sec
         Entry(each["MessageId"], each["ReceiptHandle"], queue_url, *_content(each["Body"], each["Attributes"]))
         for each in found
     ]
-    _answer_all(entries, answer, marks, HIDDEN_SECONDS)
+    _answer_all(entries, answer, marks)
     return len(entries)
 
 
@@ -168,7 +161,7 @@ def _content(body: str, attributes: dict[str, Any]) -> tuple[str, str, int, int]
     return group, body, int(receives), int(first_received_at_ms)
 
 
-def _answer_all(entries: Sequence[Entry], answer: Answer, marks: Marks | None, hidden_seconds: int) -> list[Entry]:
+def _answer_all(entries: Sequence[Entry], answer: Answer, marks: Marks | None) -> list[Entry]:
     """Return the entries that the queue has to deliver again."""
     if not entries:
         return []
@@ -176,15 +169,15 @@ def _answer_all(entries: Sequence[Entry], answer: Answer, marks: Marks | None, h
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
     with ThreadPoolExecutor(len(groups)) as threads:
-        left = threads.map(partial(_answer_group, answer, marks, hidden_seconds), map(Turn, groups.values()))
+        left = threads.map(partial(_answer_group, answer, marks), map(Turn, groups.values()))
         return [entry for each in left for entry in each]
 
 
-def _answer_group(answer: Answer, marks: Marks | None, hidden_seconds: int, turn: Turn) -> list[Entry]:
+def _answer_group(answer: Answer, marks: Marks | None, turn: Turn) -> list[Entry]:
     try:
-        keep_hidden = partial(turn.hide, seconds=hidden_seconds)
+        keep_hidden = partial(turn.hide, seconds=HIDDEN_SECONDS)
         keep_hidden()
-        with Heartbeat(keep_hidden, every_seconds=hidden_seconds / BEATS_WHILE_HIDDEN) as heartbeat:
+        with Heartbeat(keep_hidden, every_seconds=HIDDEN_SECONDS / BEATS_WHILE_HIDDEN) as heartbeat:
             turn.require_hidden = heartbeat.check
             ids = {entry.id: str(entry.batch["batchId"]) for entry in turn.entries} if marks else {}
             if marks:

@@ -13,7 +13,7 @@ from lambdas.responder.channels import Channel
 from lambdas.responder.conversations_table import ConversationsTable, Plan
 from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy, CallUnconfirmed
-from lambdas.responder.forgetting import ResponderForgetting
+from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import ActiveHold, BufferClient
 from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws import clients as aws
@@ -57,7 +57,6 @@ OPTIONS = ResponderOptions(
     typing_indicator=False,
     outbox_days=35,
     turn_days=365,
-    hidden_seconds=HIDDEN_MS // 1_000,
 )
 
 
@@ -189,7 +188,7 @@ class World:
         self.time_left_ms = 60_000
         self._owners = 0
         self._emitted = count()
-        self.forgetting = ResponderForgetting(table, clock=lambda: self.now_ms, new_owner=self._new_owner)
+        self.commands = OperatorCommands(table, self.telemetry, clock=lambda: self.now_ms, new_owner=self._new_owner)
         self.responder = Responder(
             Collaborators(
                 table=self.steps.around(table),
@@ -224,7 +223,7 @@ class World:
     def forget(self, *, at_ms: int | None = None) -> bool:
         """Erase the conversation. Return False if time ran out."""
         at_ms = self.now_ms if at_ms is None else at_ms
-        return self.forgetting.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms).finished
+        return self.commands.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms).finished
 
     def deliver(self) -> None:
         """Advance the clock until entries can be delivered, and deliver them as Lambda does."""

@@ -10,9 +10,8 @@ from lambdas.responder import handler
 from lambdas.responder.batch import read_forgotten
 from lambdas.responder.conversations_table import DAY_SECONDS
 from lambdas.responder.errors import CallBusy, MalformedEvent
-from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS, OperatorCommands
+from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
 from message_buffer.aws import clients as aws
-from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import NAME, OPTIONS, Tables, World, event, forgotten_event
 
 
@@ -35,12 +34,8 @@ def answered(world: World, batches: int = 1) -> None:
 
 
 def command(world: World, **fields: Any) -> Any:
-    commands = OperatorCommands(
-        table=world.table, forgetting=world.forgetting, telemetry=RecordedTelemetry(),
-        clock=lambda: world.now_ms,
-    )  # fmt: skip
     event = {"operation": "forget", "conversation": NAME, "by": "me", **fields}
-    answer = commands.run(event, request_id="r-1", time_left_ms=lambda: world.time_left_ms)
+    answer = world.commands.run(event, request_id="r-1", time_left_ms=lambda: world.time_left_ms)
     return answer["result"] if answer["ok"] else answer["error"]
 
 
@@ -101,7 +96,7 @@ def test_a_run_at_work_has_lost_the_conversation(world: World) -> None:
     """It may have sent a part, but it writes nothing any more, and is not tried again."""
 
     def forget_meanwhile() -> None:
-        world.forgetting.forget(NAME, at_ms=world.now_ms, time_left=lambda: 60_000)
+        world.commands.forget(NAME, at_ms=world.now_ms, time_left=lambda: 60_000)
 
     world.assistant.while_asked = forget_meanwhile
     world.emit("b-1", 1, text="a word")
@@ -165,7 +160,7 @@ def test_the_event_of_the_bus_erases_and_fails_until_it_is_finished(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered(world)
-    parts: Any = SimpleNamespace(forgetting=world.forgetting, telemetry=world.telemetry)
+    parts: Any = SimpleNamespace(commands=world.commands, telemetry=world.telemetry)
     monkeypatch.setattr(handler, "_components", lambda: parts)
     event = forgotten_event(world.now_ms)
     with pytest.raises(CallBusy):

@@ -199,9 +199,9 @@ def test_a_failure_while_two_batches_are_merged_answers_neither_twice(
 
 def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
-    world.steps.fail_at = (8, "before", False)
+    world.steps.fail_at = (7, "before", False)
     world.run()
-    assert world.steps.names[8] == "newest_generation"
+    assert world.steps.names[7] == "newest_generation"
     assert world.sender.sent == PARTS
     assert len(world.assistant.prompts) == 1
 

@@ -12,7 +12,6 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
-from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import ActiveHold, BufferClient
 from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
 from message_buffer.aws import clients
@@ -47,7 +46,8 @@ def test_the_settings_of_the_queues_lead_each_entry_to_its_dead_letter_queue(mon
     queues = {name: [FifoQueue(f"{name}{end}", lambda: 0) for end in ("", "-dead")] for name in ("sms", "default")}
     sqs = FakeSqs(*(each for pair in queues.values() for each in pair), clock=lambda: 0)
     settings = ResponderSettings(
-        log=LogSettings(), conversations_table="table", secret_id="secret", gate_function="gate", event_bus="bus",
+        log=LogSettings(), conversations_table="table", secret_id="secret", secret_prefix="message-buffer-prod/",
+        gate_function="gate", event_bus="bus",
         queues={name: {"url": live.url, "dead_letter_url": dead.url} for name, (live, dead) in queues.items()},
         oversize_bucket="oversize", options=OPTIONS,
     )  # fmt: skip
@@ -171,13 +171,7 @@ def world(new_table: Tables) -> World:
 
 @pytest.fixture
 def ask(world: World) -> Answer:
-    commands = OperatorCommands(
-        table=world.table,
-        forgetting=world.forgetting,
-        telemetry=world.telemetry,
-        clock=lambda: world.now_ms,
-    )
-    return lambda operation, **fields: commands.run(
+    return lambda operation, **fields: world.commands.run(
         {"operation": operation, "conversation": NAME, "by": "arn:me", **fields},
         request_id="r-1",
         time_left_ms=lambda: 60_000,

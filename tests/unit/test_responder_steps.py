@@ -18,7 +18,7 @@ QUESTION = "Where is it?"
 ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
-    "acquire", "tenant_settings", "take_plan", "finished", "newest_generation", "count_reply", "answer", "plan",
+    "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
     "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
@@ -237,8 +237,8 @@ def test_a_withheld_batch_is_published_and_kept_in_the_history(
 
 @pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
 @pytest.mark.parametrize("when", ["before", "after"])
-# acquire, tenant_settings, take_plan, finished, plan, publish, finish
-@pytest.mark.parametrize("number", range(7))
+# acquire, tenant_settings, finished, plan, publish, finish
+@pytest.mark.parametrize("number", range(6))
 def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     number: int, when: str, kills: bool, world: Callable[..., World]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from lambdas.responder.conversations_table import (
     RECORD,
     ConversationsTable,
-    FinishedTurn,
+    End,
     Part,
     Plan,
     ReplyCount,
@@ -110,7 +110,7 @@ def test_exactly_these_items_are_written(new_table: Tables) -> None:
     world.emit("b-1", 2, "Wo ist es, größer?")
     world.emit("b-2", 3, "The blue one")
     world.steps.names.clear()
-    world.steps.fail_at = (11, "after", True)
+    world.steps.fail_at = (10, "after", True)
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
     written = stored_items(world)
@@ -139,7 +139,7 @@ WRITES = [
     lambda table: table.plan(NAME, "first", Plan([]), reply_count=ReplyCount(0, 0), now_ms=BEGAN_MS),
     lambda table: table.mark(NAME, "first", part=0, state="sending"),
     lambda table: table.finish(
-        NAME, "first", FinishedTurn(["b"], "reply_sent", "", table.read(NAME), [], 0, 0, 0, BEGAN_MS)
+        NAME, "first", Plan([]), record=table.read(NAME), end=End("reply_sent", "", ["b"], 0, BEGAN_MS)
     ),
 ]
 
