@@ -1,7 +1,8 @@
 """The settings of a tenant's conversations, which operators read and replace. They override the stage's settings."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lambdas.operations import Operation
@@ -10,11 +11,30 @@ from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import PLATFORM_NAMES
 
-PROJECT_STATUSES = ("active", "inactive")
 MAX_TENANT_CHARACTERS = 128
-MAX_MODEL_CHARACTERS = 2_048
 # Every prompt contains the instructions. An item of the table has at most 400 KB.
 MAX_INSTRUCTIONS_CHARACTERS = 32_000
+MAX_MODEL_CHARACTERS = 2_048
+
+
+def _is_text(most: int, value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= most
+
+
+def _are_platforms(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(each in PLATFORM_NAMES for each in value)
+
+
+# The settings: what checks a value, and what a value that it refuses should be.
+CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "projectStatus": (lambda value: value in ("active", "inactive"), "active or inactive"),
+    "allowedChannels": (_are_platforms, f"a list of one or more of: {', '.join(PLATFORM_NAMES)}"),
+    "instructions": (
+        partial(_is_text, MAX_INSTRUCTIONS_CHARACTERS),
+        f"a text of 1 to {MAX_INSTRUCTIONS_CHARACTERS} characters",
+    ),
+    "model": (partial(_is_text, MAX_MODEL_CHARACTERS), f"a text of 1 to {MAX_MODEL_CHARACTERS} characters"),
+}
 
 
 class TenantSettingsTable(Table):
@@ -46,38 +66,22 @@ def check_settings(given: Any) -> Json:
     """Return the settings. Raise InvalidInput, with a sentence for each problem."""
     if not isinstance(given, dict):
         raise InvalidInput("settings must be a JSON object.")
-    problems = [_problem(name, value) for name, value in given.items()]
-    if any(problems):
-        raise InvalidInput(" ".join(filter(None, problems)))
+    problems = [f"{name} is unknown here; valid: {', '.join(CHECKS)}." for name in given if name not in CHECKS]
+    problems += [
+        f"{name} must be {wanted}."
+        for name, (is_valid, wanted) in CHECKS.items()
+        if name in given and not is_valid(given[name])
+    ]
+    if problems:
+        raise InvalidInput(" ".join(problems))
     return given
-
-
-def _problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a setting, or None."""
-    match name:
-        case "projectStatus":
-            return None if value in PROJECT_STATUSES else f"{name} must be {' or '.join(PROJECT_STATUSES)}."
-        case "allowedChannels":
-            is_valid = isinstance(value, list) and value and all(each in PLATFORM_NAMES for each in value)
-            names = ", ".join(PLATFORM_NAMES)
-            return None if is_valid else f"{name} must be a list of one or more of: {names}. Leave it out to allow all."
-        case "instructions":
-            return _text_problem(name, value, MAX_INSTRUCTIONS_CHARACTERS)
-        case "model":
-            return _text_problem(name, value, MAX_MODEL_CHARACTERS)
-    return f"{name} is unknown here; valid: projectStatus, allowedChannels, instructions, model."
-
-
-def _text_problem(name: str, value: Any, most: int) -> str | None:
-    is_valid = isinstance(value, str) and 0 < len(value) <= most
-    return None if is_valid else f"{name} must be a text of 1 to {most} characters."
 
 
 def _tenant(event: Json) -> str:
     tenant = event.get("tenant")
-    if not isinstance(tenant, str) or not 0 < len(tenant) <= MAX_TENANT_CHARACTERS:
+    if not _is_text(MAX_TENANT_CHARACTERS, tenant):
         raise InvalidInput(f"tenant must be a text of 1 to {MAX_TENANT_CHARACTERS} characters.")
-    return tenant
+    return str(tenant)
 
 
 def _key(tenant: str) -> dict[str, str]:

@@ -30,28 +30,9 @@ class Initiator(NamedTuple):
     """The AI agent that serves the account, if the rules name one."""
 
 
-def handed_off_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int, until_ms: int | None) -> str:
-    """Return the event about a conversation that people answer from `at_ms` on.
-
-    `until_ms` is the end, unless the hand-off is prolonged. None if there is no limit.
-    """
-    about = {"cause": initiator.cause, "by": initiator.by, "reason": initiator.reason}
-    fields = {**about, "messageId": initiator.message_id, "until": until_ms}
-    return conversation_event(conversation, initiator.agent, at_ms, fields)
-
-
-def handed_back_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int, handed_off_at_ms: int) -> str:
-    """Return the event about a conversation that agents may answer again from `at_ms` on.
-
-    `handed_off_at_ms` is the `at` of the event about the hand-off that has ended.
-    """
-    about = {"cause": initiator.cause, "by": initiator.by, "reason": initiator.reason}
-    return conversation_event(conversation, initiator.agent, at_ms, {**about, "handedOffAt": handed_off_at_ms})
-
-
-def completed_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> str:
-    """Return the event about a task that is done. All messages that arrived until `at_ms` belong to the task."""
-    about = {"cause": initiator.cause, "by": initiator.by, "summary": initiator.reason}
+def initiated_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int, **fields: Any) -> str:
+    """Return the event about what was done to a conversation at `at_ms`, with the other `fields` of its type."""
+    about = {"cause": initiator.cause, "by": initiator.by, **fields}
     return conversation_event(conversation, initiator.agent, at_ms, about)
 
 

@@ -10,13 +10,7 @@ from collections.abc import Callable, Sequence
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import (
-    HANDED_BACK,
-    HANDED_OFF,
-    Initiator,
-    handed_back_event,
-    handed_off_event,
-)
+from message_buffer.events.hand_off_events import HANDED_BACK, HANDED_OFF, Initiator, initiated_event
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import NO_END_MS, Holder
 from message_buffer.lanes.lane import Lane
@@ -95,9 +89,10 @@ class HandOffs:
         for lane in self._lanes:
             lane.hold_buffer(name, holder=holder, cause=cause, hold_ms=hold_ms)
         if not takeover.is_published:
-            event = handed_off_event(
-                conversation, initiator, at_ms=takeover.began_at_ms, until_ms=_shown(takeover.until_ms)
-            )
+            event = initiated_event(
+                conversation, initiator, at_ms=takeover.began_at_ms, reason=initiator.reason,
+                messageId=initiator.message_id, until=_shown(takeover.until_ms),
+            )  # fmt: skip
             self._bus.publish(HANDED_OFF, event)
         if self._table.mark_published(name, began_at_ms=takeover.began_at_ms):
             return not takeover.is_published
@@ -126,8 +121,11 @@ class HandOffs:
             for lane in self._lanes
         ]
         if takeover.is_published:
-            times = {"at_ms": takeover.resumed_at_ms, "handed_off_at_ms": takeover.began_at_ms}
-            self._bus.publish(HANDED_BACK, handed_back_event(conversation, initiator, **times))
+            event = initiated_event(
+                conversation, initiator, at_ms=takeover.resumed_at_ms, reason=initiator.reason,
+                handedOffAt=takeover.began_at_ms,
+            )  # fmt: skip
+            self._bus.publish(HANDED_BACK, event)
             self._table.mark_handed_back(name, began_at_ms=takeover.began_at_ms)
         return outcomes, takeover.is_published
 

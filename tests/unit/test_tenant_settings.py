@@ -59,10 +59,13 @@ def test_settings_are_replaced_whole_and_are_those_that_the_responder_reads() ->
         ({"allowedChannels": "sms"}, "allowedChannels must be a list of one or more of: custom, generic, instagram, "),
         ({"allowedChannels": ["sms"]}, "allowedChannels must be a list of one or more of: "),
         ({"allowedChannels": [{}]}, "allowedChannels must be a list of one or more of: "),
-        ({"allowedChannels": []}, "Leave it out to allow all."),
+        ({"allowedChannels": []}, "allowedChannels must be a list of one or more of: "),
         ({"instructions": "x" * (MAX_INSTRUCTIONS_CHARACTERS + 1)}, "instructions must be a text of 1 to 32000 "),
         ({"model": ""}, "model must be a text of 1 to 2048 characters."),
-        ({"model": 1, "tone": "kind"}, "model must be a text of 1 to 2048 characters. tone is unknown here; valid: "),
+        (
+            {"model": 1, "tone": "kind"},
+            "tone is unknown here; valid: projectStatus, allowedChannels, instructions, model. model must be ",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_in_a_sentence_and_nothing_is_stored(
