@@ -50,16 +50,9 @@ CONTEXT = SimpleNamespace(aws_request_id="r-1")
 
 
 def gate_of(
-    valkey: ValkeyLane | None,
-    *,
-    dynamodb_lane: DynamoDbLane | None = None,
-    bus: FakeBus | None = None,
-    has_queue: bool = False,
-    clock: Clock = system_clock,
+    valkey: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None, clock: Clock = system_clock
 ) -> Gate:
-    return Gate(
-        valkey, bus or FakeBus(), FakeTakeovers(), dynamodb_lane=dynamodb_lane, has_queue=has_queue, clock=clock
-    )
+    return Gate(valkey, FakeBus(), FakeTakeovers(), dynamodb_lane=dynamodb_lane, clock=clock)
 
 
 class Function(Functions):
@@ -219,10 +212,11 @@ class HandOffScene:
         window.clock.now_ms = engine.clock.now_ms
         self.has_queue = has_queue
         self.clock, self.bus, self.lanes = engine.clock, FakeBus(), (engine.store, window.lane)
-        valkey = valkey_lane(engine.store)
-        self.function = Function(
-            gate_of(valkey, dynamodb_lane=window.lane, bus=self.bus, has_queue=has_queue, clock=engine.clock)
+        self.valkey, self.takeovers = valkey_lane(engine.store), FakeTakeovers()
+        gate = Gate(
+            self.valkey, self.bus, self.takeovers, dynamodb_lane=window.lane, has_queue=has_queue, clock=engine.clock
         )
+        self.function = Function(gate)
 
     def result(self, verb: str, **fields: object) -> Json:
         answer = self.function.ask(f"conversation.{verb}", **fields)
@@ -283,21 +277,33 @@ def test_a_hand_off_begun_twice_is_one_and_lasts_until_the_later_end(scene: Hand
     assert [each["at"] for each in scene.events("handed_off")] == [now_ms, now_ms + 1]
 
 
+@pytest.mark.parametrize("failing", ["read", "save", "lane", "bus", "mark"])
 @pytest.mark.parametrize("verb", ["handoff", "handback"])
-def test_if_the_bus_fails_the_caller_tries_again_and_the_event_can_be_told_from_a_repeat(
-    scene: HandOffScene, verb: str
+def test_whatever_fails_the_caller_tries_again_and_a_repeated_event_can_be_told(
+    scene: HandOffScene, verb: str, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields: Json = {"holdMs": HOLD_MS} if verb == "handoff" else {}
     if verb == "handback":
         scene.result("handoff", holdMs=HOLD_MS)
     began_ms = scene.clock.now_ms
-    scene.bus.failures = [SendFailed("put event: ThrottlingException")]
+    match failing:
+        case "bus":
+            scene.bus.failures = [SendFailed("put event: ThrottlingException")]
+        case "lane":
+            monkeypatch.setattr(scene.valkey, "hold_buffer" if verb == "handoff" else "resume_buffer", unreachable)
+        case "mark":
+            scene.takeovers.failures = ["mark_published" if verb == "handoff" else "mark_handed_back"]
+        case _:
+            scene.takeovers.failures = [failing]
     assert scene.function.ask(f"conversation.{verb}", **fields)["error"]["code"] == "unavailable"
-    scene.clock.now_ms += 5
-    scene.result(verb, **fields)
-    scene.result(verb, **fields)
-    (event,) = scene.events({"handoff": "handed_off", "handback": "handed_back"}[verb])
-    assert event["at" if verb == "handoff" else "handedOffAt"] == began_ms
+    monkeypatch.undo()
+    scene.clock.now_ms += 5 if failing not in ("read", "save") or verb == "handback" else 0
+    for _ in range(2):
+        scene.result(verb, **fields)
+    assert bool(scene.holds()) == (verb == "handoff")
+    events = scene.events({"handoff": "handed_off", "handback": "handed_back"}[verb])
+    assert len(events) == (2 if failing == "mark" else 1), "published at least once, and seldom more often"
+    assert {each["at" if verb == "handoff" else "handedOffAt"] for each in events} == {began_ms}
 
 
 def test_a_hand_back_ends_no_other_hold(scene: HandOffScene) -> None:
