@@ -102,7 +102,7 @@ class Gate:
         return {"handedOffUntil": until_ms}
 
     def hand_back(self, fields: Json) -> Json:
-        """End a hand-off, whoever began it. Return the end of the hold that remains, or None if there is none."""
+        """End a hand-off, also another caller's. Return the end of the hold that remains, or None if there is none."""
         name = _conversation(fields, "reason")
         outcomes, _ = self._hand_offs.end(parse_conversation_id(name), _initiator(fields, "reason"))
         return _still_held(outcomes)

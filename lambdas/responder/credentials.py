@@ -25,8 +25,7 @@ MAX_SECRETS_KEPT = 1_000
 
 class CredentialStore:
     def __init__(self, secrets: ReadsSecrets, secret_id: str, *, prefix: str = "", clock: Clock = system_clock) -> None:
-        """`prefix` is the beginning of the names of secrets that the main secret may name. Without it, it may name
-        none."""
+        # The main secret may name secrets whose names begin with `prefix`. Without a prefix, it may name none.
         self._secret = KeptSecret(secrets, secret_id, _parse_object, clock=clock)
         self._prefix = prefix
         self._named = lru_cache(MAX_SECRETS_KEPT)(lambda name: KeptSecret(secrets, name, _parse_object, clock=clock))

@@ -17,12 +17,12 @@ MAX_REASON_CHARACTERS = 1_000
 
 
 class Initiator(NamedTuple):
-    """What began or ended a hand-off, or completed a task."""
+    """Names the cause of a hand-off, of its end, or of a completed task, and what the event says of it."""
 
     cause: str
     """`answer` (of a human agent, on the platform), `operator`, or the name that a consumer gave."""
     by: str | None = None
-    """The name that the caller gave, which nobody has verified. None if a human agent has answered."""
+    """The name that the caller claims to have. None if a human agent has answered."""
     reason: str | None = None
     message_id: str | None = None
     """The platform's id of the human agent's answer."""
