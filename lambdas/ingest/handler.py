@@ -28,12 +28,10 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import MessageBufferError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_offs import HandOffs
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
-from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import IngestSettings, read_settings
@@ -62,19 +60,16 @@ def _telemetry() -> Telemetry:
 def _ingest() -> Ingest:
     settings, telemetry = _settings(), _telemetry()
     patience = _patience(settings)
-    lane, bus = _lane(settings, telemetry, patience), EventBus(settings.event_bus)
-    takeovers = TakeoversTable(settings.takeovers_table)
     return Ingest(
-        lane=lane,
+        lane=_lane(settings, telemetry, patience),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
-        bus=bus,
+        bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
-        hand_offs=HandOffs([lane], bus, takeovers, has_queue=HANDOFF in settings.queues),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, queues=settings.queues),
+        takeovers=TakeoversTable(settings.takeovers_table),
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
-        queues=settings.queues,
         time_is_required=settings.time_is_required,
         patience=patience,
     )

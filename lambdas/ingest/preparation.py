@@ -14,7 +14,7 @@ from message_buffer.limits import MAX_MESSAGE_ID_BYTES
 from message_buffer.messages.changes import Change, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation, escape_part
 from message_buffer.messages.message import Message, encode
-from message_buffer.rules.queues import NO_QUEUES, Queues, queue_of
+from message_buffer.rules.queues import queue_of
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Owner, Rules
@@ -85,9 +85,7 @@ class Prepared(NamedTuple):
             yield reply.conversation, reply.charge, False
 
 
-def prepare(
-    intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, queues: Queues = NO_QUEUES, skip_invalid: bool
-) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, skip_invalid: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
@@ -96,9 +94,7 @@ def prepare(
     prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
-            _prepare_one(
-                update, book, aliases, prepared, queues=queues, only_agents_of_rules=intake.only_agents_of_rules
-            )
+            _prepare_one(update, book, aliases, prepared, only_agents_of_rules=intake.only_agents_of_rules)
         except InvalidInput:
             if not skip_invalid:
                 raise
@@ -110,13 +106,7 @@ def prepare(
 
 
 def _prepare_one(
-    update: Update,
-    book: RuleBook,
-    aliases: Aliases | None,
-    prepared: Prepared,
-    *,
-    queues: Queues,
-    only_agents_of_rules: bool,
+    update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared, *, only_agents_of_rules: bool
 ) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
     named = update.agent if isinstance(update, Incoming | Edited) else None
@@ -134,7 +124,7 @@ def _prepare_one(
             learn = None
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
-            queue = queue_of(queues, conversation, agent=agent, rule=rules.queue)
+            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
             payload, timing = encode(_with_route(message, agent, queue)), timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -143,7 +133,7 @@ def _prepare_one(
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             new_timing = timing_of(message, rules) if message.attachments else None
-            queue = queue_of(queues, conversation, agent=agent, rule=rules.queue)
+            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
             change, payload = update._replace(conversation=conversation), encode(_with_route(message, agent, queue))
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:

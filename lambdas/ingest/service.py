@@ -34,8 +34,9 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
-from message_buffer.rules.queues import NO_QUEUES, Queues
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
@@ -59,11 +60,10 @@ class Ingest:
         bus: EventBus,
         telemetry: Telemetry,
         book: RuleBook,
-        hand_offs: HandOffs,
+        takeovers: TakeoversTable,
         dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
-        queues: Queues = NO_QUEUES,
         clock: Clock = system_clock,
         time_is_required: bool = False,
         patience: WebhookPatience | None = None,
@@ -76,12 +76,12 @@ class Ingest:
         )
         self._bus = bus
         self._buffering = Buffering(lane, bus, clock)
+        hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
         self._human_replies = HumanReplies(hand_offs, clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
         self._aliases = aliases
-        self._queues = queues
         self._progress = progress
         self._clock = clock
         self._began_ms = 0
@@ -183,9 +183,7 @@ class Ingest:
             if self._aliases:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
-            prepared = prepare(
-                intake, self._book, aliases=self._aliases, queues=self._queues, skip_invalid=platform.skips_invalid
-            )
+            prepared = prepare(intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid)
         except TooManyItems as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:

@@ -60,7 +60,7 @@ def content_of(payloads: list[bytes]) -> Content:
     stored = [decode_fields(payload) for payload in payloads]
     messages = [message_fields(each) for each in stored]
     agents = [agent for each in stored if isinstance(agent := each.get("agent"), str)]
-    queue = stored[-1].get("queue") if stored else None
+    queue = stored[-1].get("queue")
     return Content(
         messages,
         "\n".join(message["text"] for message in messages if message["text"]),
@@ -97,7 +97,6 @@ def event_of(
     reference: Json | None = None,
 ) -> Json:
     """Return the event. It contains the reference, if there is one, in place of the messages and their text."""
-    mark = taken.handoff
     name = parse_conversation_id(conversation)
     reply_until = reply_until_ms(name, content.last_sent_at_ms)
     return {
@@ -107,7 +106,7 @@ def event_of(
         "tenant": name.tenant,
         **({} if content.agent is None else {"agent": content.agent}),
         **({} if queue is None else {"queue": queue}),
-        **({} if mark is None else {"handoff": {"cause": mark.cause, "until": mark.shown_until_ms}}),
+        **({"handoff": {"cause": mark.cause, "until": mark.shown_until_ms}} if (mark := taken.handoff) else {}),
         "generation": taken.generation,
         "attempt": taken.attempt,
         "messageCount": len(taken.payloads),

@@ -13,7 +13,7 @@ from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.batch_queues import BatchQueues, acceptable, at_the_same_time
+from message_buffer.events.batch_queues import WITHOUT_QUEUES, BatchQueues, acceptable
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
 from message_buffer.json_object import Json, to_json
@@ -58,7 +58,7 @@ class Emission:
         dead_letters: DeadLetterQueue,
         telemetry: Telemetry,
         *,
-        queues: BatchQueues | None = None,
+        queues: BatchQueues = WITHOUT_QUEUES,
         max_event_bytes: int,
         max_attempts: int,
         clock: Clock = system_clock,
@@ -67,7 +67,7 @@ class Emission:
         self._objects = objects
         self._dead_letters = dead_letters
         self._telemetry = telemetry
-        self._queues = queues or BatchQueues({})
+        self._queues = queues
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
         self._clock = clock
@@ -127,7 +127,7 @@ class Emission:
             publish()
         else:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
-            at_the_same_time(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
+            self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:

@@ -21,7 +21,7 @@ def queue_of(queues: Queues, conversation: ConversationId, *, agent: str | None,
     if not queues or rule is not None:
         return rule if queues else None
     _, platform, account, _ = conversation
-    found = {
+    found: Mapping[str, set[str | None]] = {
         "platform": {platform},
         "agent": {agent},
         "tenant": {conversation.tenant},

@@ -17,6 +17,7 @@ from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, door_of, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
+from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
 from message_buffer.rules.rules_table import StoredRules
@@ -155,12 +156,14 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
+        queues: Queues = NO_QUEUES,
         quota: Quota = ACCOUNT_QUOTA,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
+        self.queues = queues
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock

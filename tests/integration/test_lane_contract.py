@@ -131,6 +131,34 @@ def test_an_edit_replaces_a_waiting_message_in_its_place(running: RunningLane) -
     assert events_of(running)[0]["text"] == "text of m1\nedited\nedited"
 
 
+def test_a_batch_goes_to_the_queue_of_its_newest_message_with_its_edit_and_after_a_failure_again(
+    running: RunningLane,
+) -> None:
+    running.queues.open("default", "whatsapp")
+    for message_id, queue in (("m1", "whatsapp"), ("m2", "default")):
+        running.lane.buffer_message(C, message_id, payload=payload(message_id, queue=queue), timing=RULES.timing)
+    running.lane.edit_message(C, "m2", payload=payload("m2", "edited", queue="whatsapp"))
+    running.queues.failures = [SendFailed("send batch: ServiceUnavailable")]
+    running.pass_time(2 * LONG_MS)
+    (sent,), events = running.queues.sent, events_of(running)
+    assert (sent.queue, sent.detail) == ("whatsapp", events[-1])
+    assert [(event["batchId"], event["attempt"]) for event in events] == [(sent.batch_id, 1), (sent.batch_id, 2)]
+    assert running.lane.peek_conversation(C).count == 0
+
+
+@pytest.mark.promise("P3")
+def test_the_batches_of_a_conversation_reach_their_queue_in_order_though_some_calls_fail(running: RunningLane) -> None:
+    running.queues.open("default")
+    refused = SendFailed("ServiceUnavailable")
+    for number in range(4):
+        send(running, f"m{number}")
+        running.bus.failures, running.queues.failures = [refused] * (number % 2), [refused] * (number // 2)
+        running.pass_time(3_000)
+    running.pass_time(2 * LONG_MS)
+    handed_over = {sent.batch_id: [each["id"] for each in sent.detail["messages"]] for sent in running.queues.sent}
+    assert [message_id for ids in handed_over.values() for message_id in ids] == ["m0", "m1", "m2", "m3"]
+
+
 def test_an_older_edit_never_replaces_a_newer_one(running: RunningLane) -> None:
     send(running, "m1")
     for text, edited_at_ms in (("second", 2_000), ("first", 1_999), ("again", 2_000)):

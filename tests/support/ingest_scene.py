@@ -16,12 +16,12 @@ from lambdas.ingest.progress import ProgressTable
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
-from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
+from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
@@ -165,11 +165,11 @@ class Scene:
         monkeypatch: pytest.MonkeyPatch,
         *,
         stage_rules: Json | None = None,
+        queues: Queues = NO_QUEUES,
         lane: Lane | None = None,
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
         aliases: Aliases | None = None,
-        has_handoff_queue: bool = False,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -179,14 +179,15 @@ class Scene:
         self.dead_letters = FakeQueue()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
-        lane = lane or valkey_lane(engine.store, self.functions, self.telemetry)
         self.ingest = Ingest(
-            lane=lane,
+            lane=lane or valkey_lane(engine.store, self.functions, self.telemetry),
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
-            hand_offs=HandOffs([lane], self.bus, self.takeovers, has_queue=has_handoff_queue, clock=engine.clock),
+            book=RuleBook(
+                self.rules, stage_rules or {}, self.telemetry, queues=queues, quota=quota, clock=engine.clock
+            ),
+            takeovers=self.takeovers,
             progress=FakeProgress(),
             dead_letters=self.dead_letters,
             clock=engine.clock,

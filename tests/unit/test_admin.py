@@ -165,6 +165,7 @@ class Desk:
         rules = RulesAdmin(
             table=self.table,
             stage_rules={"silenceMs": 2_000},
+            queues=("default", "whatsapp"),
             valkey_lane=lane,
             dynamodb_lane=self.fallback[0] if self.fallback else None,
             telemetry=self.telemetry,
@@ -622,6 +623,9 @@ def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_delete
         ("agent:acme/bot", {"minMessages": 6}, "with the layers beneath, on any platform: minMessages: 6 is above"),
         ("conversation:acme/twilio/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, twilio: silenceMs: 25000"),
         ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of custom, generic, "),
+        ("tenant:acme", {"queue": "whatsap"}, "queue: there is no queue 'whatsap'; use one of default, whatsapp"),
+        ("tenant:acme", {"platformOverrides": {"twilio": {"queue": "sms"}}}, "platformOverrides.twilio.queue: there"),
+        ("stage", {"queue": "Sales"}, "queue: "),
         ("door:crm", {"text": "x" * 20_000}, "A door's mapping has at most 16384 bytes."),
         ("door:CRM", {}, "A door's name has at most 31 lower-case letters, digits and single hyphens."),
     ],
@@ -662,7 +666,7 @@ def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
 
 
 def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
-    desk.result("rules.set", scope="stage", rules={"maxMessages": 7})
+    desk.result("rules.set", scope="stage", rules={"maxMessages": 7, "queue": "whatsapp"})
     desk.result("rules.set", scope="account:twilio/+1", rules={"tenant": "acme", "agent": "bot"})
     desk.result("rules.set", scope="agent:acme/bot", rules={"platformOverrides": {"twilio": {"silenceMs": 900}}})
     desk.table.items["tenant:acme"] = StoredRules("tenant:acme", {"silenceM": 1}, 9, ME, 1)
@@ -670,6 +674,7 @@ def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     assert explained["agent"] == "bot"
     rules = explained["rules"]
     assert rules["maxMessages"] == {"value": 7, "layer": "stage", "via": "set here", "version": 1}
+    assert rules["queue"] == {"value": "whatsapp", "layer": "stage", "via": "set here", "version": 1}
     assert rules["silenceMs"] == {
         "value": 900, "layer": "agent:acme/bot", "via": "platformOverrides.twilio", "version": 3,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from message_buffer.json_object import Json
 from message_buffer.lanes.holds import Hold
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import HOUR_MS, MINUTE_MS
+from message_buffer.rules.queues import HANDOFF
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene
 from tests.support.ingest_scene import whatsapp as of_whatsapp
@@ -191,7 +192,7 @@ def test_if_the_bus_fails_the_hold_stays_and_the_event_follows(scene: Scene) -> 
 
 @pytest.fixture
 def with_queue(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    scene = Scene(fake, monkeypatch, has_handoff_queue=True)
+    scene = Scene(fake, monkeypatch, queues={HANDOFF: {}})
     scene.rules.write("stage", RULES)
     return scene
 
