@@ -1,6 +1,8 @@
 """The options that every command has, and the arguments that several commands share."""
 
+import json
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +19,7 @@ UNITS_MS = {"s": 1_000, "m": 60_000, "h": HOUR_MS}
 # A result, and the blocks that show it.
 Shown = tuple[Any, ...]
 Conversation = Annotated[str, typer.Argument(help="tenant/platform/account/user")]
+JsonText = Annotated[str, typer.Argument(help="a JSON object; - reads it from standard input")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -48,6 +51,14 @@ def confirm(question: str, *, yes: bool) -> None:
     """Return if the operator agrees. Raise Failed otherwise."""
     if not yes and ask(question) not in ("y", "yes"):
         raise Failed("Nothing was done.")
+
+
+def read_json(text: str, *, what: str) -> Any:
+    """Return the value that an argument of the type JsonText means. Raise Misused, which names `what` it should be."""
+    try:
+        return json.loads(sys.stdin.read() if text == "-" else text)
+    except (ValueError, RecursionError) as error:
+        raise Misused(f"The {what} are not JSON: {error}.") from error
 
 
 def duration_ms(text: str) -> int:

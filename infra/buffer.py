@@ -130,6 +130,9 @@ class BufferStack(StageStack):
                 log=self.log,
                 valkey=valkey,
                 dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
+                event_bus=self.bus.event_bus_name,
+                takeovers_table=self.takeovers_table.table_name,
+                queues=tuple(self.queues),
             ),
         )
         permissions.grant_to_entrances(self)

@@ -21,8 +21,10 @@ EVENTS = {
     "messages.batch.ready": "BatchReady",
     "messages.amended": "Amended",
     "messages.buffer.cancelled": "BufferCancelled",
+    "messages.conversation.completed": "ConversationCompleted",
     "messages.conversation.forgotten": "ConversationForgotten",
-    "messages.conversation.taken_over": "ConversationTakenOver",
+    "messages.conversation.handed_back": "ConversationHandedBack",
+    "messages.conversation.handed_off": "ConversationHandedOff",
     "messages.reply.sent": "ReplySent",
     "messages.reply.withheld": "ReplyWithheld",
 }

@@ -23,7 +23,7 @@ UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only na
 
 
 def grant_to_entrances(stack: BufferStack) -> None:
-    """Grant ingest, admin and gate access to secrets, rules, bus, dead letters and the lanes."""
+    """Grant ingest, admin and gate access to secrets, tables, bus, dead letters and the lanes."""
     ingest, admin, gate = stack.ingest, stack.admin, stack.gate
     grant(ingest, READ_SECRET, on=stack.webhook_secrets.policy_arn)
     _grant_table(ingest, stack.rules_table, "GetItem", "Scan")
@@ -44,6 +44,9 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
+
+    _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
+    grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
 
     if valkey := stack.valkey_lane:
         for function in (ingest, admin, gate):
@@ -90,6 +93,16 @@ def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: Re
     function = stack.function
     _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
     grant(function, READ_SECRET, on=stack.secrets.policy_arn)
+    named = stack.format_arn(
+        service="secretsmanager",
+        resource="secret",
+        resource_name=f"{stack.secret_prefix}*",
+        arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
+    )
+    grant(function, READ_SECRET, on=named)
+    # A finding names an account that is not known yet in this way.
+    named = named if stack.account.isdigit() else named.replace(stack.account, "<AWS::AccountId>")
+    _suppress(function, named, "Operators create secrets for accounts and tenants, so only their prefix is known.")
     # CloudFormation looks up an output of another stack once for each reference to it, so each list is one output.
     consumed = stack.consumed.values()
     for actions, queues, output in (

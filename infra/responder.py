@@ -69,6 +69,8 @@ class ResponderStack(StageStack):
             description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
             not_rotated_because="The AI and the channels issue these keys, so only a person can rotate them there.",
         )
+        # The secrets to which that secret may refer. Operators create them, so each has its own rotation and audit.
+        self.secret_prefix = f"message-buffer-{config.name}/"
         # Import the secret's ARN, because CloudFormation can then resolve the secret. Whether it can resolve a secret
         # behind a weak reference is not known.
         log = buffer.log
@@ -96,6 +98,7 @@ class ResponderStack(StageStack):
                     for name, each in self.consumed.items()
                 },
                 secret_id=self.secrets.secret_arn,
+                secret_prefix=self.secret_prefix,
                 gate_function=buffer.gate.function_name,
                 event_bus=self.bus.event_bus_name,
                 oversize_bucket=buffer.oversize.bucket_name,

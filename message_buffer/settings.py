@@ -193,6 +193,10 @@ class GateSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings | None
     dynamodb_lane: DynamoDbLaneSettings | None
+    event_bus: str
+    takeovers_table: str
+    queues: tuple[str, ...] = ()
+    """The names of the stage's queues."""
 
 
 # -- functions beside the buffer -----------------------------------------------------------------------------
@@ -235,6 +239,8 @@ class ResponderSettings(NamedTuple):
     answer goes into the dead-letter queue of its queue."""
     secret_id: str
     """The secret that `lambdas/responder/credentials.py` describes."""
+    secret_prefix: str
+    """The beginning of the names of the secrets to which that secret may refer."""
     gate_function: str
     """The function that the responder asks whether a customer has written again."""
     event_bus: str

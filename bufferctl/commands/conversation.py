@@ -23,6 +23,7 @@ UNFINISHED = "This command could not erase everything: run it again."
 app = typer.Typer(help="List, show and control conversations.")
 Words = Annotated[bool, typer.Option("--messages", help="Also show what people wrote.")]
 HoldTime = Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 15m, at most 24h.")]
+Reason = Annotated[str | None, typer.Option(help="Why. It is published.")]
 NoLimit = Annotated[bool, typer.Option("--no-limit", help="Until it is resumed; needs the stage's queue handoff.")]
 
 
@@ -83,17 +84,25 @@ def cancel(ctx: Ctx, conversation: Conversation, *, yes: Yes = False) -> Shown:
 @app.command()
 def hold(ctx: Ctx, conversation: Conversation, *, duration: HoldTime = "1h") -> Shown:
     """Keep messages back, because a human agent has taken over."""
-    return _hold(ctx.obj, conversation, duration_ms(duration), cause="operator")
+    return _hold(ctx.obj, "conversation.hold", conversation=conversation, holdMs=duration_ms(duration))
 
 
 @app.command()
-def handoff(ctx: Ctx, conversation: Conversation, *, duration: HoldTime = "1h", no_limit: NoLimit = False) -> Shown:
-    """Record that a human agent answers. Hold, unless the stage has the queue handoff, which then gets the batches."""
-    return _hold(ctx.obj, conversation, None if no_limit else duration_ms(duration), cause="handoff")
+def handoff(
+    ctx: Ctx,
+    conversation: Conversation,
+    *,
+    reason: Reason = None,
+    duration: HoldTime = "1h",
+    no_limit: NoLimit = False,
+) -> Shown:
+    """Let people answer, and publish that. Hold, unless the stage has the queue handoff, which gets the batches."""
+    hold_ms = None if no_limit else duration_ms(duration)
+    return _hold(ctx.obj, "conversation.handoff", conversation=conversation, holdMs=hold_ms, reason=reason)
 
 
-def _hold(given: Given, conversation: str, hold_ms: int | None, *, cause: str) -> Shown:
-    result = given.ask("conversation.hold", conversation=conversation, holdMs=hold_ms, cause=cause)
+def _hold(given: Given, operation: str, **fields: Any) -> Shown:
+    result = given.ask(operation, **fields)
     if "handedOffUntil" in result:
         until_ms = result["handedOffUntil"]
         until = "until it is resumed" if until_ms is None else f"until {moment(until_ms)}, or until it is resumed"
@@ -105,10 +114,22 @@ def _hold(given: Given, conversation: str, hold_ms: int | None, *, cause: str) -
 
 
 @app.command()
-def resume(ctx: Ctx, conversation: Conversation) -> Shown:
-    """End all holds, and a hand-off. Messages on hold are due now."""
-    result = ctx.obj.ask("conversation.resume", conversation=conversation)
+def resume(ctx: Ctx, conversation: Conversation, *, reason: Reason = None) -> Shown:
+    """End all holds, and a hand-off, which is published. Messages on hold are due now."""
+    result = ctx.obj.ask("conversation.resume", conversation=conversation, reason=reason)
     return result, "No message is waiting." if result["dueAt"] is None else f"Due at {moment(result['dueAt'])}."
+
+
+@app.command()
+def complete(
+    ctx: Ctx,
+    conversation: Conversation,
+    *,
+    summary: Annotated[str | None, typer.Option(help="What was done. It is published.")] = None,
+) -> Shown:
+    """Publish that the task is done. The next message then begins with an empty history."""
+    result = ctx.obj.ask("conversation.complete", conversation=conversation, summary=summary)
+    return result, f"Completed at {moment(result['at'])}, and published an event for consumers."
 
 
 @app.command()

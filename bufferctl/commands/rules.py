@@ -1,14 +1,11 @@
 """Reads and changes rules while the stage runs."""
 
-import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from bufferctl.errors import Misused
 from bufferctl.formatting import counted, listed
-from bufferctl.options import Conversation, Ctx, Shown
+from bufferctl.options import Conversation, Ctx, JsonText, Shown, read_json
 from message_buffer.json_object import Json
 
 LISTED = ("scope", "version", "updatedAt", "updatedBy", "problem")
@@ -46,15 +43,12 @@ def get(ctx: Ctx, scope: Scope) -> Any:
 def replace(
     ctx: Ctx,
     scope: Scope,
-    rules: Annotated[str, typer.Argument(help="a JSON object; - reads it from standard input")],
+    rules: JsonText,
     *,
     expected_version: ExpectedVersion = None,
 ) -> Shown:
     """Replace the rules of a scope."""
-    try:
-        parsed = json.loads(sys.stdin.read() if rules == "-" else rules)
-    except (ValueError, RecursionError) as error:
-        raise Misused(f"The rules are not JSON: {error}.") from error
+    parsed = read_json(rules, what="rules")
     result = ctx.obj.ask("rules.set", scope=scope, rules=parsed, expectedVersion=expected_version)
     return result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}"
 

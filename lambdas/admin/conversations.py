@@ -11,16 +11,16 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
 from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_off_events import COMPLETED, Initiator, initiated_event
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.holds import Hold, Holder
 from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import ConversationId, escape_part, parse_conversation_id, reply_until_ms
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # Lambda limits a response to 6 MB. Even 60 messages of the maximum size are smaller than 6 MB.
 MAX_MESSAGES_SHOWN = 60
@@ -32,6 +32,8 @@ MAX_WINDOWS_IN_A_LISTING = 5_000
 MAX_PAGES_IN_A_LISTING = 200
 # The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
 WINDOWS = "windows"
+# The cause of what an operator begins or ends.
+OPERATOR = "operator"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 OUTLASTS_REPLY_WINDOW = (
     "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "
@@ -46,11 +48,10 @@ class Conversations:
         self,
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
-        takeovers: TakeoversTable,
+        hand_offs: HandOffs,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
-        has_handoff_queue: bool = False,
         clock: Clock = system_clock,
     ) -> None:
         self._valkey_lane = valkey_lane
@@ -58,9 +59,8 @@ class Conversations:
         self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
         self._clock = clock
         self._bus = bus
-        self._takeovers = takeovers
+        self._hand_offs = hand_offs
         self._agent_of = agent_of
-        self._has_handoff_queue = has_handoff_queue
 
     def status(self, _request: r.Request) -> Json:
         """Return the state of the shards and open windows, after putting back conversations whose claim has expired."""
@@ -170,42 +170,59 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: r.HoldConversation) -> Json:
-        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends. Instead
-        of a hold, a hand-off sets the mark, if the stage has the queue `handoff`.
+        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
 
         Add a warning if the platform refuses ordinary replies when the hold ends.
         """
         name = _name(request)
-        holder: Holder = "handoff" if self._has_handoff_queue and request.cause == "handoff" else "people"
-        if request.hold_ms is None and holder != "handoff":
-            raise InvalidInput(
-                "holdMs is missing: only a hand-off in a stage with the queue handoff may be without a limit."
-            )
         *_, last = [
-            lane.hold_buffer(name, holder=holder, cause=request.cause, hold_ms=request.hold_ms)
+            lane.hold_buffer(name, holder="people", cause=OPERATOR, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        if holder == "handoff":
-            return {"handedOffUntil": Hold(holder, last.held_until_ms, request.cause).shown_until_ms}
         # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
-        held: Json = {"heldUntil": last.held_until_ms}
+        return self._in_reply_window(name, last.held_until_ms)
+
+    def hand_off(self, request: r.HandOffConversation) -> Json:
+        """Hand the conversation to people. Return the end, None if there is no limit.
+
+        In a stage without a queue `handoff` this is a hold, so the response has the same warning.
+        """
+        conversation = parse_conversation_id(request.conversation)
+        initiator = self._initiator(conversation, request.by, request.reason)
+        until_ms = self._hand_offs.begin(conversation, initiator, hold_ms=request.hold_ms)
+        if self._hand_offs.has_queue or until_ms is None:
+            return {"handedOffUntil": until_ms}
+        return self._in_reply_window(str(conversation), until_ms)
+
+    def _in_reply_window(self, name: str, held_until_ms: int) -> Json:
+        held: Json = {"heldUntil": held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
             return held | ({"replyUntil": max(ends)} if ends else {})
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
-    def resume(self, request: r.OfConversation) -> Json:
-        """End all holds and the hand-off mark, in all lanes. Return the messages' due time. Raise SubjectNotFound if
-        there was none."""
-        name = _name(request)
-        # End the takeover first, or a late delivery of a human agent's earlier reply could hold the conversation again.
-        self._takeovers.resume(name, now_ms=self._clock())
-        outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
-        if not any(isinstance(each, o.HoldEnded) for each in outcomes):
+    def resume(self, request: r.ResumeConversation) -> Json:
+        """End all holds and a hand-off, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was
+        neither."""
+        conversation = parse_conversation_id(request.conversation)
+        initiator = self._initiator(conversation, request.by, request.reason)
+        outcomes, was_handed_off = self._hand_offs.end(conversation, initiator, [(None, None)])
+        if not was_handed_off and not any(isinstance(each, o.HoldEnded) for each in outcomes):
             raise SubjectNotFound("This conversation is not on hold or handed off.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}
+
+    def complete(self, request: r.CompleteConversation) -> Json:
+        """Publish that the conversation's task is done. Return the time."""
+        conversation, at_ms = parse_conversation_id(request.conversation), self._clock()
+        initiator = self._initiator(conversation, request.by, None)
+        event = initiated_event(conversation, initiator, at_ms=at_ms, summary=request.summary)
+        self._bus.publish(COMPLETED, event)
+        return {"at": at_ms}
+
+    def _initiator(self, conversation: ConversationId, by: str, reason: str | None) -> Initiator:
+        return Initiator(OPERATOR, by, reason, agent=self._agent_of(conversation))
 
 
 def _name(request: r.OfConversation) -> str:

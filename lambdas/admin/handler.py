@@ -20,6 +20,7 @@ from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
@@ -48,6 +49,9 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
     takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
+    # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
+    lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
+    hand_offs = HandOffs(lanes, bus, takeovers, has_queue=HANDOFF in settings.queues)
 
     rules = RulesAdmin(
         table=rules_table,
@@ -59,14 +63,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         time_left=call.time_left,
     )
     operations = operations_of(
-        Conversations(
-            valkey_lane,
-            bus,
-            takeovers,
-            dynamodb_lane=dynamodb_lane,
-            agent_of=rules.agent_of,
-            has_handoff_queue=HANDOFF in settings.queues,
-        ),
+        Conversations(valkey_lane, bus, hand_offs, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
         DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(
@@ -102,7 +99,9 @@ def operations_of(
         "conversation.flush": _on(r.OfConversation, conversations.flush),
         "conversation.cancel": _on(r.OfConversation, conversations.cancel),
         "conversation.hold": _on(r.HoldConversation, conversations.hold),
-        "conversation.resume": _on(r.OfConversation, conversations.resume),
+        "conversation.resume": _on(r.ResumeConversation, conversations.resume),
+        "conversation.handoff": _on(r.HandOffConversation, conversations.hand_off),
+        "conversation.complete": _on(r.CompleteConversation, conversations.complete),
         "conversation.forget": _on(r.ForgetConversation, forgetting.forget),
         "id.look_up": _on(r.LookUpId, lambda request: {"logged": telemetry.logged_id(request.id)}),
         "rules.list": _on(r.ListRules, rules.list),

@@ -1,14 +1,18 @@
 """The requests of operators: one model for each operation, with the field names of the JSON event."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS
 from message_buffer.errors import InvalidInput
+from message_buffer.events.hand_off_events import MAX_REASON_CHARACTERS
 from message_buffer.limits import MAX_HOLD_MS, MAX_LISTED
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
+
+# Text for people, which is published, but not logged.
+Reason = Annotated[str | None, Field(min_length=1, max_length=MAX_REASON_CHARACTERS)]
 
 
 class Request(BaseModel):
@@ -40,9 +44,21 @@ class ListConversations(Request):
 
 
 class HoldConversation(OfConversation):
-    hold_ms: Annotated[int | None, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")] = None
-    """None: without a limit, which only a hand-off mark may be."""
-    cause: Literal["operator", "handoff"] = "operator"
+    hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
+
+
+class ResumeConversation(OfConversation):
+    reason: Reason = None
+
+
+class CompleteConversation(OfConversation):
+    summary: Reason = None
+
+
+class HandOffConversation(OfConversation):
+    reason: Reason = None
+    hold_ms: Annotated[int | None, Field(ge=1, alias="holdMs")] = None
+    """None if the hand-off has no limit."""
 
 
 class ForgetConversation(OfConversation):

@@ -1,4 +1,4 @@
-"""Lambda entry for consumers, who ask whether they may reply, hold a conversation, or end their own hold.
+"""Lambda entry for consumers, who ask whether they may reply, hold conversations, and hand them to people and back.
 
 Its permissions suffice for these operations and for nothing else. For events and responses see `lambdas/operations.py`.
 """
@@ -8,9 +8,12 @@ from typing import Any
 
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import DialPatience
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.settings import GateSettings, read_settings
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
@@ -23,7 +26,10 @@ def _parts() -> tuple[Operations, Telemetry]:
     patience = DialPatience(connect_ms=2_000) if settings.dynamodb_lane else None
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry, patience=patience) if settings.valkey else None,
+        EventBus(settings.event_bus),
+        TakeoversTable(settings.takeovers_table),
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,
+        has_queue=HANDOFF in settings.queues,
     )
     return Operations(operations_of(gate), telemetry), telemetry
 

@@ -1,26 +1,44 @@
-"""Carries out the three operations that consumers may invoke. None of them reads a message or changes a rule."""
+"""Carries out the operations that consumers may invoke. None of them reads a message or changes a rule."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
+from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
+from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_off_events import COMPLETED, MAX_REASON_CHARACTERS, Initiator, initiated_event
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
-from message_buffer.lanes.outcomes import OnHold, lane_of
+from message_buffer.lanes.outcomes import OnHold, ResumeOutcome, lane_of
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import mend_id
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 
 class Gate:
     """Carries out the operations of consumers, in each lane that the stage has."""
 
-    def __init__(self, valkey_lane: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None) -> None:
+    def __init__(
+        self,
+        valkey_lane: ValkeyLane | None,
+        bus: EventBus,
+        takeovers: TakeoversTable,
+        *,
+        dynamodb_lane: DynamoDbLane | None = None,
+        has_queue: bool = False,
+        clock: Clock = system_clock,
+    ) -> None:
         self._dynamodb_lane = dynamodb_lane
         # The DynamoDB lane is first, so that a hold reaches it even if Valkey is unavailable and the call fails.
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
+        self._hand_offs = HandOffs(self._lanes, bus, takeovers, has_queue=has_queue, clock=clock)
+        self._bus = bus
+        self._takeovers = takeovers
+        self._clock = clock
 
     def ask(self, fields: Json) -> Json:
         """Return the holds of the conversation, and whether its author has written since a consumer's batch.
@@ -69,12 +87,51 @@ class Gate:
     def resume(self, fields: Json) -> Json:
         """End the caller's hold, in all lanes. Return the end of the hold that remains, or None if there is none."""
         name, by = _conversation(fields), mend_id(fields["by"])
-        outcomes = [lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes]
-        return {"heldUntil": max((each.held_until_ms for each in outcomes if isinstance(each, OnHold)), default=None)}
+        return _still_held([lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes])
+
+    def hand_off(self, fields: Json) -> Json:
+        """Hand the conversation to people. Return the end, None if there is no limit.
+
+        Raise TooManyHolds if consumers have begun too many hand-offs in this hour.
+        """
+        name, initiator = _conversation(fields, "holdMs", "reason"), _initiator(fields, "reason")
+        hold_ms = _whole(fields, "holdMs") if "holdMs" in fields else None
+        if not self._takeovers.count_hand_off(self._clock()):
+            raise TooManyHolds("consumers have begun too many hand-offs in this hour; try again later")
+        until_ms = self._hand_offs.begin(parse_conversation_id(name), initiator, hold_ms=hold_ms)
+        return {"handedOffUntil": until_ms}
+
+    def hand_back(self, fields: Json) -> Json:
+        """End a hand-off, also another caller's. Return the end of the hold that remains, or None if there is none."""
+        name = _conversation(fields, "reason")
+        outcomes, _ = self._hand_offs.end(parse_conversation_id(name), _initiator(fields, "reason"))
+        return _still_held(outcomes)
+
+    def complete(self, fields: Json) -> Json:
+        """Publish that the conversation's task is done, with the messages that arrived until `at`. Return that time.
+
+        Without `at`, it is the present time.
+        """
+        name, now_ms = _conversation(fields, "at", "summary"), self._clock()
+        at_ms = _whole(fields, "at", at_most=now_ms) if "at" in fields else now_ms
+        conversation, initiator = parse_conversation_id(name), _initiator(fields, "summary")
+        self._bus.publish(COMPLETED, initiated_event(conversation, initiator, at_ms=at_ms, summary=initiator.reason))
+        return {"at": at_ms}
 
 
 def operations_of(gate: Gate) -> Mapping[str, Operation]:
-    return {"conversation.hold": gate.hold, "conversation.resume": gate.resume, "gate": gate.ask}
+    return {
+        "conversation.hold": gate.hold,
+        "conversation.resume": gate.resume,
+        "conversation.handoff": gate.hand_off,
+        "conversation.handback": gate.hand_back,
+        "conversation.complete": gate.complete,
+        "gate": gate.ask,
+    }
+
+
+def _still_held(outcomes: Iterable[ResumeOutcome]) -> Json:
+    return {"heldUntil": max((each.held_until_ms for each in outcomes if isinstance(each, OnHold)), default=None)}
 
 
 # Check the requests without pydantic, whose import would make the gate's cold start a third longer.
@@ -88,6 +145,11 @@ def _conversation(fields: Json, *more: str) -> str:
             raise InvalidInput(f"{name} is unknown here; valid: {', '.join(valid)}.")
     _text(fields, "by", MAX_CALLER_CHARACTERS)
     return str(parse_conversation_id(_text(fields, "conversation", MAX_ID_CHARACTERS)))
+
+
+def _initiator(fields: Json, reason: str) -> Initiator:
+    by = mend_id(fields["by"])
+    return Initiator(by, by, _text(fields, reason, MAX_REASON_CHARACTERS) if reason in fields else None)
 
 
 def _text(fields: Json, name: str, most: int) -> str:

@@ -25,10 +25,10 @@ class Done:
     """Messages and changes that were refused for now, counted by reason."""
     limited: set[str] = field(default_factory=set)
     """The tenant and account of each message that was refused, or buffered over a quota."""
-    taken_over: list[str] = field(default_factory=list)
+    handed_off: list[str] = field(default_factory=list)
     """Conversations that a human agent has begun to answer."""
     left_out_replies: int = 0
-    """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
+    """Replies that were left out, because one webhook may hand off only a limited number of conversations."""
 
     def count(self, what: str, value: int = 1) -> None:
         self.counts[what] += value
@@ -63,10 +63,10 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.count_all({"Messages": done.counts["accepted"], "Duplicates": done.counts["duplicates"]})
     for kind, count in (+done.ignored).items():
         telemetry.count_by("IgnoredKinds", count, reason=kind)
-    if done.taken_over:
-        telemetry.info("taken over", platform=platform, conversations=done.taken_over)
+    if done.handed_off:
+        telemetry.info("handed off", platform=platform, conversations=done.handed_off)
     if done.left_out_replies:
-        telemetry.warn("too many conversations taken over at once", platform=platform, replies=done.left_out_replies)
+        telemetry.warn("too many conversations handed off at once", platform=platform, replies=done.left_out_replies)
     report_refused_items(telemetry, platform, done)
     telemetry.info("buffered", platform=platform, **done.totals(), conversations=list(done.conversations))
 

@@ -29,6 +29,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
@@ -75,7 +76,8 @@ class Ingest:
         )
         self._bus = bus
         self._buffering = Buffering(lane, bus, clock)
-        self._human_replies = HumanReplies(lane, bus, takeovers, clock, has_handoff_queue=HANDOFF in book.queues)
+        hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
+        self._human_replies = HumanReplies(hand_offs, clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
@@ -204,7 +206,7 @@ class Ingest:
             apply_changes(self._lane, self._bus, allowed, done)
             newest_first = sorted(prepared.human_replies, key=lambda reply: reply.at_ms, reverse=True)
             replies = (each for each in newest_first if self._may(each.conversation, done, refusals))
-            self._human_replies.hold_all(in_time(replies), done)
+            self._human_replies.hand_off_all(in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
             if refusals and not is_refused:
                 done.count("put_aside", len(refusals.messages))

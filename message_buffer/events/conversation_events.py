@@ -1,9 +1,9 @@
-"""The events about a conversation other than its batches. `docs/schema` has a schema for each type."""
+"""The events about a conversation other than its batches and hand-offs. `docs/schema` has a schema for each type."""
 
 from typing import Any, Literal
 
 from message_buffer.events.batch_ready import message_fields
-from message_buffer.json_object import to_json
+from message_buffer.events.hand_off_events import conversation_event
 from message_buffer.lanes.outcomes import AlreadyCancelled, BufferCancelled, LaneName
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import ConversationId
@@ -12,9 +12,7 @@ from message_buffer.messages.wire_form import decode_fields
 
 AMENDED = "messages.amended"
 CANCELLED = "messages.buffer.cancelled"
-TAKEN_OVER = "messages.conversation.taken_over"
 FORGOTTEN = "messages.conversation.forgotten"
-EVENT_VERSION = 1
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent: str | None = None) -> str:
@@ -32,7 +30,7 @@ def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent
         case Reacted(_, message_id, author, emoji):
             about = {"change": "reaction", "messageId": message_id, "author": author, "emoji": emoji}
     fields = {"batchId": batch_id, "lane": lane, "message": None, "emoji": None}
-    return _event(change.conversation, agent, change.at_ms, fields | about)
+    return conversation_event(change.conversation, agent, change.at_ms, fields | about)
 
 
 def cancelled_event(
@@ -58,32 +56,9 @@ def cancelled_event(
         "reason": reason,
         "lane": outcome.lane,
     }
-    return _event(conversation, agent, at_ms, fields)
-
-
-def taken_over_event(
-    conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
-) -> str:
-    """Return the event about a conversation that a human agent has taken over by answering at `at_ms`.
-
-    `until_ms` is the end of the hold, unless another reply prolongs it.
-    """
-    return _event(conversation, agent, at_ms, {"messageId": reply_id, "until": until_ms})
+    return conversation_event(conversation, agent, at_ms, fields)
 
 
 def forgotten_event(conversation: ConversationId, *, at_ms: int) -> str:
     """Return the event which asks consumers to erase everything of the conversation that arrived until `at_ms`."""
-    return _event(conversation, None, at_ms, {})
-
-
-def _event(conversation: ConversationId, agent: str | None, at_ms: int, fields: dict[str, Any]) -> str:
-    event = {
-        "version": EVENT_VERSION,
-        "conversationId": str(conversation),
-        "tenant": conversation.tenant,
-        **({} if agent is None else {"agent": agent}),
-        **fields,
-        "at": at_ms,
-        "metadata": {"platform": conversation.platform},
-    }
-    return to_json(event).decode()
+    return conversation_event(conversation, None, at_ms, {})

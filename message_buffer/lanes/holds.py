@@ -20,8 +20,8 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """If the holder is `people` or `handoff`: `answer`, `operator` or `handoff`. If the holder is `consumers`: a name
-    that the consumer gave, which nobody has verified."""
+    """If the holder is `people`: `answer`, `operator` or `handoff`. If it is `handoff`: `answer`, `operator` or a
+    consumer's name. If it is `consumers`: a consumer's name. Nobody has verified a consumer's name."""
 
     @property
     def shown_until_ms(self) -> int | None:

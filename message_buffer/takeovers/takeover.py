@@ -1,15 +1,16 @@
-"""Decides how long a human agent's reply keeps a conversation on hold.
+"""Decides how long people answer a conversation.
 
-A takeover begins with a human agent's first reply. After each further reply, the hold begins again. Its latest end
-depends on the first reply alone. A resume ends the takeover. All times are those of the replies, not of their
-deliveries, so a reply that is delivered twice, late or in another order does no harm.
+A takeover begins with a human agent's first reply, or when an operator or a consumer hands the conversation off. After
+each further reply, the rule's time begins again. The latest end that replies can reach depends on the beginning alone.
+A hand-back ends the takeover. All times are those of the replies, not of their deliveries, so a reply that is delivered
+twice, late or in another order does no harm.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-# However many replies follow, a takeover ends at the latest this many lengths of a hold after its first reply.
+# However many replies follow, they prolong a takeover to at most this many lengths of a hold after its beginning.
 MAX_HOLDS_IN_A_TAKEOVER = 2
 # A takeover remembers the ids of this many of the agent's latest messages, to recognise a redelivery.
 MAX_REPLIES_REMEMBERED = 50
@@ -23,10 +24,11 @@ class Takeover(NamedTuple):
     began_at_ms: int = 0
     until_ms: int = 0
     resumed_at_ms: int = 0
-    """When an operator last ended a hold. Replies from before that time have no effect."""
+    """When the conversation was last handed back. Replies from before that time have no effect."""
     reply_ids: Sequence[str] = ()
     """Digests of the ids of the latest replies."""
     is_published: bool = False
+    """True if the takeover was published and its end was not, which is still to be done if `until_ms` is 0."""
 
     def is_on(self, now_ms: int) -> bool:
         return self.until_ms > now_ms
@@ -42,11 +44,30 @@ class Takeover(NamedTuple):
         until_ms = max(wanted_ms, self.until_ms if continues else 0)
         if until_ms <= now_ms:
             return self
+        begun = self._begun(began_at_ms, until_ms, continues=continues)
+        return begun._replace(reply_ids=(*self.reply_ids, digest)[-MAX_REPLIES_REMEMBERED:])
+
+    def after_hand_off(self, *, until_ms: int, now_ms: int) -> "Takeover":
+        """Return the state after an operator or a consumer has handed the conversation to people until `until_ms`."""
+        continues = self.is_on(now_ms)
+        began_at_ms = self.began_at_ms if continues else now_ms
+        return self._begun(began_at_ms, max(until_ms, self.until_ms), continues=continues)
+
+    def after_hand_back(self, now_ms: int) -> "Takeover":
+        """Return the state after the takeover has ended, from which replies from before `now_ms` have no effect."""
+        is_unpublished = self.is_published and not self.until_ms
+        return self._replace(
+            version=self.version + 1,
+            until_ms=0,
+            resumed_at_ms=now_ms,
+            is_published=self.is_on(now_ms) or is_unpublished,
+        )
+
+    def _begun(self, began_at_ms: int, until_ms: int, *, continues: bool) -> "Takeover":
         return self._replace(
             version=self.version + 1,
             began_at_ms=began_at_ms,
             until_ms=until_ms,
-            reply_ids=(*self.reply_ids, digest)[-MAX_REPLIES_REMEMBERED:],
             is_published=self.is_published and continues,
         )
 

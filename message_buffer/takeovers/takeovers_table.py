@@ -1,14 +1,16 @@
-"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was resumed.
+"""The table of takeovers. It has an item for each conversation that was handed to people, or that was handed back.
 The item expires. It contains times and digests, but nothing that people wrote.
 """
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, texts
-from message_buffer.limits import DAY_MS, SECOND_MS
+from message_buffer.limits import DAY_MS, HOUR_MS, SECOND_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# Keep a takeover longer than a week, because platforms try to deliver a webhook for up to a week.
+# Keep a takeover longer than a week after its end, because platforms try to deliver a webhook for up to a week.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
+# Consumers together begin at most this many hand-offs in an hour of the clock, because they may invent conversations.
+MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR = 10_000
 
 
 class TakeoversTable(Table):
@@ -19,18 +21,19 @@ class TakeoversTable(Table):
         return _to_takeover(self._get("read takeover", _key(conversation)))
 
     def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool:
-        """Store a takeover after a reply. Return False if another request has changed it since it was read."""
+        """Store a changed takeover. Return False if another request has changed it since it was read."""
         before = takeover.version - 1
         values: Values = {
             "before": before, "version": takeover.version, "began": takeover.began_at_ms, "until": takeover.until_ms,
-            "replies": list(takeover.reply_ids), "published": int(takeover.is_published),
-            "expires": _expires_at(now_ms),
+            "resumed": takeover.resumed_at_ms, "replies": list(takeover.reply_ids),
+            "published": int(takeover.is_published),
+            "expires": (max(now_ms, takeover.until_ms) + TAKEOVER_KEPT_MS) // SECOND_MS,
         }  # fmt: skip
         return self._update(
             "save takeover",
             _key(conversation),
-            "SET #version = :version, #began_at = :began, #until = :until, #replies = :replies, "
-            "#published = :published, #expires_at = :expires",
+            "SET #version = :version, #began_at = :began, #until = :until, #resumed_at = :resumed, "
+            "#replies = :replies, #published = :published, #expires_at = :expires",
             values,
             only_if="#version = :before" if before else "(attribute_not_exists(#version) OR #version = :before)",
         ).done
@@ -42,11 +45,20 @@ class TakeoversTable(Table):
         values: Values = {"true": 1, "began": began_at_ms, "zero": 0}
         return self._update("mark takeover", _key(conversation), do, values, only_if=only_if).done
 
-    def resume(self, conversation: str, *, now_ms: int) -> None:
-        """End a takeover, and ignore every reply from before this time."""
-        values: Values = {"now": now_ms, "zero": 0, "one": 1, "expires": _expires_at(now_ms)}
-        do = "SET #resumed_at = :now, #until = :zero, #expires_at = :expires ADD #version :one"
-        self._update("resume takeover", _key(conversation), do, values)
+    def mark_handed_back(self, conversation: str, *, began_at_ms: int) -> None:
+        """Record that the end of the takeover was published, unless a new one has begun."""
+        only_if, values = "#began_at = :began AND #until = :zero", {"began": began_at_ms, "zero": 0}
+        self._update("mark takeover", _key(conversation), "SET #published = :zero", values, only_if=only_if)
+
+    def count_hand_off(self, now_ms: int) -> bool:
+        """Count a hand-off by a consumer. Return False instead if this hour already has as many as it may."""
+        return self._update(
+            "count hand-off",
+            _key(f"hand-offs/{now_ms // HOUR_MS}"),
+            "SET #expires_at = :expires ADD #begun :one",
+            {"one": 1, "most": MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR, "expires": (now_ms + DAY_MS) // SECOND_MS},
+            only_if="attribute_not_exists(#begun) OR #begun < :most",
+        ).done
 
     def count(self, conversation: str) -> int:
         """Return the number of items that `forget` would delete: 0 or 1."""
@@ -61,10 +73,6 @@ class TakeoversTable(Table):
 
 def _key(conversation: str) -> dict[str, str]:
     return {"conversation": conversation}
-
-
-def _expires_at(now_ms: int) -> int:
-    return (now_ms + TAKEOVER_KEPT_MS) // SECOND_MS
 
 
 def _to_takeover(item: Item) -> Takeover:

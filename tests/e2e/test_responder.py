@@ -126,8 +126,8 @@ def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai:
 
 def hand_off(responder_stage: LocalStage, customer: Customer) -> None:
     """Do as `bufferctl conversation handoff` does, whose output would disturb the test's."""
-    held = {"operation": "conversation.hold", "by": "eva", "conversation": customer.name, "holdMs": 600_000}
-    responder_stage.invoke("admin", held | {"cause": "handoff"}, wait=True)
+    request = {"operation": "conversation.handoff", "by": "eva", "conversation": customer.name, "holdMs": 600_000}
+    responder_stage.invoke("admin", request, wait=True)
 
 
 def test_after_a_person_took_over_no_part_of_the_reply_is_sent(

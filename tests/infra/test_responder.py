@@ -68,6 +68,15 @@ def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Temp
     assert "Admin" not in str(variables)
 
 
+def test_it_may_read_its_secret_and_those_of_the_prefix_that_it_is_told(template: Template) -> None:
+    settings = str(_one(template, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"])
+    named = str(_statements(template)["secretsmanager:GetSecretValue"])
+    assert "ResponderSecrets" in named
+    assert ":secret:message-buffer-prod/*" in named
+    assert named.count("*") == 1
+    assert "message-buffer-prod/" in settings
+
+
 @pytest.mark.parametrize(
     ("model", "named"),
     [

@@ -221,8 +221,8 @@ class Scene:
     def cancelled(self) -> list[Json]:
         return self._published("messages.buffer.cancelled")
 
-    def taken_over(self) -> list[Json]:
-        return self._published("messages.conversation.taken_over")
+    def handed_off(self) -> list[Json]:
+        return self._published("messages.conversation.handed_off")
 
     def _published(self, wanted: str) -> list[Json]:
         return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]

@@ -1,6 +1,10 @@
 """The table of takeovers in memory. `test_takeovers_table.py` runs its tests on this table and on the real one."""
 
+from collections import Counter
+
 from message_buffer.errors import SendFailed
+from message_buffer.limits import HOUR_MS
+from message_buffer.takeovers import takeovers_table
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 
@@ -9,6 +13,7 @@ class FakeTakeovers(TakeoversTable):
     def __init__(self) -> None:
         super().__init__("takeovers")
         self.states: dict[str, Takeover] = {}
+        self.begun: Counter[int] = Counter()
         self.calls: list[str] = []
         self.failures: list[str] = []
         """Names of calls that fail, each once."""
@@ -22,7 +27,7 @@ class FakeTakeovers(TakeoversTable):
         found = self.states.get(conversation, Takeover())
         if found.version != takeover.version - 1:
             return False
-        self.states[conversation] = takeover._replace(resumed_at_ms=found.resumed_at_ms)
+        self.states[conversation] = takeover
         return True
 
     def mark_published(self, conversation: str, *, began_at_ms: int) -> bool:
@@ -33,10 +38,18 @@ class FakeTakeovers(TakeoversTable):
         self.states[conversation] = found._replace(is_published=True)
         return True
 
-    def resume(self, conversation: str, *, now_ms: int) -> None:
-        self._called("resume")
+    def mark_handed_back(self, conversation: str, *, began_at_ms: int) -> None:
+        self._called("mark_handed_back")
         found = self.states.get(conversation, Takeover())
-        self.states[conversation] = found._replace(version=found.version + 1, resumed_at_ms=now_ms, until_ms=0)
+        if found.began_at_ms == began_at_ms and not found.until_ms:
+            self.states[conversation] = found._replace(is_published=False)
+
+    def count_hand_off(self, now_ms: int) -> bool:
+        hour = now_ms // HOUR_MS
+        if self.begun[hour] >= takeovers_table.MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR:
+            return False
+        self.begun[hour] += 1
+        return True
 
     def count(self, conversation: str) -> int:
         return int(conversation in self.states)

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from lambdas.admin.conversations import (
@@ -21,14 +23,14 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import DeadLetterQueue, Letter
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.limits import DAY_MS
+from message_buffer.limits import DAY_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
-from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -170,15 +172,11 @@ class Desk:
             time_left=lambda: self.time_left_ms,
             clock=self.engine.clock,
         )
+        hand_offs = HandOffs(
+            [lane], self.bus, self.takeovers, has_queue=self.has_handoff_queue, clock=self.engine.clock
+        )
         operations = operations_of(
-            Conversations(
-                lane,
-                self.bus,
-                self.takeovers,
-                agent_of=rules.agent_of,
-                has_handoff_queue=self.has_handoff_queue,
-                clock=self.engine.clock,
-            ),
+            Conversations(lane, self.bus, hand_offs, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(
                 self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
@@ -498,43 +496,81 @@ def test_a_conversation_shows_who_holds_it_and_an_operators_resume_ends_all_hold
     peoples = {"holder": "people", "cause": "answer", "until": now_ms + 1_000}
     consumers = {"holder": "consumers", "cause": "crm", "until": now_ms + 7_200_000}
     assert desk.result("conversation.show", conversation=NAME)["holds"] == [peoples, consumers]
-    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000, cause="handoff")
+    desk.result("conversation.handoff", conversation=NAME, holdMs=3_600_000)
     peoples |= {"cause": "handoff", "until": now_ms + 3_600_000}
     shown = desk.result("conversation.show", conversation=NAME)
     assert (shown["holds"], shown["heldUntil"]) == ([peoples, consumers], now_ms + 7_200_000)
-    taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
-    desk.takeovers.save(NAME, taken, now_ms=now_ms)
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
     assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
     assert desk.result("conversation.show", conversation=NAME)["holds"] == []
 
 
+def test_a_hand_off_and_its_end_are_published_with_the_reason_and_the_operator(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    desk.table.put(
+        "account:generic/shop", {"tenant": "default", "agent": "support"}, by=ME, at_ms=1, expected_version=0
+    )
+    for number in range(2):
+        desk.engine.clock.now_ms = now_ms + number
+        desk.result("conversation.handoff", conversation=NAME, holdMs=60_000, reason="She asked for a person.")
+    (event,) = events(desk, "messages.conversation.handed_off")
+    shared = {"version": 1, "conversationId": NAME, "tenant": "default", "agent": "support", "cause": "operator"}
+    shared |= {"by": ME, "metadata": {"platform": "generic"}}
+    until = {"messageId": None, "until": now_ms + 60_000}
+    assert event == shared | until | {"reason": "She asked for a person.", "at": now_ms}
+    desk.bus.failures = [SendFailed("put event: ThrottlingException")]
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "unavailable"
+    assert desk.result("conversation.resume", conversation=NAME, reason="Solved.") == {"dueAt": None}
+    (event,) = events(desk, "messages.conversation.handed_back")
+    assert event == shared | {"reason": "Solved.", "handedOffAt": now_ms, "at": now_ms + 1}
+    desk.result("conversation.hold", conversation=NAME, holdMs=60_000)
+    desk.result("conversation.resume", conversation=NAME)
+    assert len(events(desk, "messages.conversation.handed_back")) == 1, "a hold is no hand-off"
+
+
 def test_a_hand_off_marks_the_conversation_if_the_stage_has_the_queue_and_holds_it_otherwise(desk: Desk) -> None:
-    now_ms, of = desk.engine.clock.now_ms, {"conversation": NAME, "cause": "handoff"}
+    now_ms = desk.engine.clock.now_ms
     due_at_ms = desk.engine.send(NAME, "m1").due_at_ms
     desk.has_handoff_queue = True
-    assert desk.result("conversation.hold", **of, holdMs=3_600_000) == {"handedOffUntil": now_ms + 3_600_000}
-    assert desk.result("conversation.hold", **of) == {"handedOffUntil": None}
+    assert desk.result("conversation.handoff", conversation=NAME, holdMs=60_000) == {"handedOffUntil": now_ms + 60_000}
+    assert desk.result("conversation.handoff", conversation=NAME) == {"handedOffUntil": None}
     shown = desk.result("conversation.show", conversation=NAME)
-    assert shown["holds"] == [{"holder": "handoff", "cause": "handoff", "until": None}]
+    assert shown["holds"] == [{"holder": "handoff", "cause": "operator", "until": None}]
     assert (shown["heldUntil"], shown["dueAt"]) == (None, due_at_ms)
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": due_at_ms}
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
-    assert desk.result("conversation.hold", conversation=NAME, holdMs=60_000)["heldUntil"] == now_ms + 60_000
+    assert desk.error("conversation.hold", conversation=NAME)[0] == "invalid", "only a mark may be without a limit"
     desk.has_handoff_queue = False
-    assert desk.result("conversation.hold", **of, holdMs=3_600_000)["heldUntil"] == now_ms + 3_600_000
+    assert desk.result("conversation.handoff", conversation=NAME, holdMs=60_000)["heldUntil"] == now_ms + 60_000
 
 
-@pytest.mark.parametrize(("cause", "has_queue"), [("operator", True), ("handoff", False)])
-def test_only_a_mark_may_be_without_a_limit(desk: Desk, cause: str, has_queue: bool) -> None:
-    desk.has_handoff_queue = has_queue
-    assert desk.error("conversation.hold", conversation=NAME, cause=cause)[0] == "invalid"
-    assert desk.result("conversation.show", conversation=NAME)["holds"] == []
+def test_a_hand_off_without_a_queue_ends_within_a_day(desk: Desk) -> None:
+    refused = "This stage has no queue handoff, so a hand-off is a hold, and needs an end within 24 h."
+    for fields in ({}, {"holdMs": MAX_HOLD_MS + 1}):
+        assert desk.error("conversation.handoff", conversation=NAME, **fields) == ("invalid", refused)
+    assert (desk.takeovers.states, desk.bus.published) == ({}, [])
+
+
+def test_a_completed_task_is_published_with_its_summary(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    done = desk.result("conversation.complete", conversation=NAME, summary="Sold a bicycle.")
+    (event,) = events(desk, "messages.conversation.completed")
+    assert done == {"at": now_ms}
+    assert (event["summary"], event["by"], event["cause"], event["at"]) == ("Sold a bicycle.", ME, "operator", now_ms)
+
+
+def events(desk: Desk, name: str) -> list[Json]:
+    """Return the events of this type, which its schema allows."""
+    schema = json.loads((Path(__file__).parents[2] / f"docs/schema/{name}.json").read_text())
+    found = [json.loads(detail) for detail_type, detail in desk.bus.published if detail_type == name]
+    for each in found:
+        jsonschema.Draft4Validator(schema).validate(each)
+    return found
 
 
 def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:
     desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
-    desk.takeovers.failures = ["resume"]
+    desk.takeovers.failures = ["save"]
     assert desk.error("conversation.resume", conversation=NAME)[0] == "unavailable"
     assert desk.result("conversation.show", conversation=NAME)["heldUntil"] is not None
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}

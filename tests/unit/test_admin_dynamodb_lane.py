@@ -12,11 +12,14 @@ from lambdas.admin.requests import (
     ListConversations,
     OfConversation,
     Request,
+    ResumeConversation,
     ShowConversation,
 )
 from lambdas.operations import SubjectNotFound
 from message_buffer.errors import InvalidInput, StoreUnavailable
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.lanes.holds import Hold
+from message_buffer.lanes.lane import Lane
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.message import Message, encode
 from tests.support.engine import Engine, payload
@@ -32,10 +35,12 @@ def of(**fields: Any) -> dict[str, Any]:
 class Desk:
     def __init__(self, window: WindowScene, engine: Engine | None) -> None:
         self.functions, self.bus = FakeFunctions(), FakeBus()
+        valkey = valkey_lane(engine.store, self.functions) if engine else None
+        lanes: list[Lane] = [window.lane, *([valkey] if valkey else [])]
         self.conversations = Conversations(
-            valkey_lane(engine.store, self.functions) if engine else None,
+            valkey,
             self.bus,
-            FakeTakeovers(),
+            HandOffs(lanes, self.bus, FakeTakeovers(), clock=window.clock),
             dynamodb_lane=window.lane,
             clock=window.clock,
         )
@@ -63,7 +68,7 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
     assert alone.conversations.hold(HoldConversation(**of(holdMs=60_000))) == {"heldUntil": window.clock() + 60_000}
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == []
-    assert alone.conversations.resume(OfConversation(**of())) == {"dueAt": window.clock()}
+    assert alone.conversations.resume(ResumeConversation(**of())) == {"dueAt": window.clock()}
     window.run()
     assert window.batches() == [["m1"]]
     window.send("m2")
@@ -86,7 +91,7 @@ def test_in_an_outage_of_valkey_an_operators_hold_and_resume_reach_the_other_lan
     held = Hold("people", window.clock() + 60_000, "operator")
     assert window.lane.peek_conversation(CONVERSATION).holds == (held,)
     with pytest.raises(StoreUnavailable):
-        behind.conversations.resume(OfConversation(**of()))
+        behind.conversations.resume(ResumeConversation(**of()))
     assert window.lane.peek_conversation(CONVERSATION).holds == ()
 
 
@@ -153,8 +158,8 @@ def test_a_hold_holds_both_lanes(window: WindowScene, fake: Engine, behind: Desk
     behind.conversations.hold(HoldConversation(**of(holdMs=60_000)))
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == []
-    behind.conversations.resume(OfConversation(**of()))
+    behind.conversations.resume(ResumeConversation(**of()))
     window.run()
     assert window.batches() == [["m1"]]
     with pytest.raises(SubjectNotFound):
-        behind.conversations.resume(OfConversation(**of()))
+        behind.conversations.resume(ResumeConversation(**of()))

@@ -13,6 +13,7 @@ from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import LogSettings
+from message_buffer.takeovers.takeover import Takeover
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.window import WindowScene
@@ -50,7 +51,7 @@ def fill(desk: Desk) -> None:
         desk.engine.store.take_batch(name, f"token of {name}")
         desk.engine.store.retry_batch(name, f"token of {name}", retry_at_ms=desk.engine.clock.now_ms + 1)
         desk.engine.send(name, "m2")
-        desk.takeovers.resume(name, now_ms=1)
+        desk.takeovers.save(name, Takeover().after_hand_back(1), now_ms=1)
         desk.table.put(f"conversation:{name}", {"silenceMs": 5}, by="x", at_ms=1, expected_version=None)
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")

@@ -73,7 +73,7 @@ class FakeAws:
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
         event = json.loads(Payload)
-        of_responder = event["operation"] in ("history", "forget")
+        of_responder = event["operation"] in ("history", "forget", "tenant.settings.get", "tenant.settings.set")
         assert FunctionName == ("the-responder" if of_responder else "the-admin")
         assert event.pop("by") == ME
         self.asked.append(event)
@@ -116,27 +116,37 @@ def run(*arguments: str) -> int:
         (
             ["conversation", "hold", NAME],
             {"heldUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "operator"},
+            {"operation": "conversation.hold", "holdMs": 3_600_000},
         ),
         (
             ["conversation", "hold", NAME, "--for", "15m"],
             {"heldUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 900_000, "cause": "operator"},
+            {"operation": "conversation.hold", "holdMs": 900_000},
         ),
         (
             ["conversation", "handoff", NAME],
             {"heldUntil": NOON_MS, "replyUntil": NOON_MS, "warning": "Too long."},
-            {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "handoff"},
+            {"operation": "conversation.handoff", "holdMs": 3_600_000},
+        ),
+        (
+            ["conversation", "handoff", NAME, "--no-limit", "--reason", "She asked."],
+            {"handedOffUntil": None},
+            {"operation": "conversation.handoff", "reason": "She asked."},
+        ),
+        (
+            ["conversation", "resume", NAME, "--reason", "Solved."],
+            {"dueAt": NOON_MS},
+            {"operation": "conversation.resume", "reason": "Solved."},
+        ),
+        (
+            ["conversation", "complete", NAME, "--summary", "Sold."],
+            {"at": NOON_MS},
+            {"operation": "conversation.complete", "summary": "Sold."},
         ),
         (
             ["conversation", "handoff", NAME, "--for", "15m"],
             {"handedOffUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 900_000, "cause": "handoff"},
-        ),
-        (
-            ["conversation", "handoff", NAME, "--no-limit"],
-            {"handedOffUntil": None},
-            {"operation": "conversation.hold", "cause": "handoff"},
+            {"operation": "conversation.handoff", "holdMs": 900_000},
         ),
         (
             ["conversation", "cancel", NAME, "--yes"],
@@ -163,6 +173,23 @@ def test_the_history_asks_for_words_only_on_request(aws: FakeAws) -> None:
     assert run("conversation", "history", NAME, "--messages", "--older", "2") == 0
     asked = {"operation": "history", "conversation": NAME}
     assert aws.asked == [asked | {"texts": False, "limit": 0}, asked | {"texts": True, "limit": 2}]
+
+
+def test_a_tenants_settings_are_the_responders(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.has_responder = True
+    found = {"tenant": "acme", "settings": {"projectStatus": "active"}}
+    aws.answer("tenant.settings.get", found)
+    aws.answer("tenant.settings.set", found)
+    assert run("tenant", "settings", "get", "acme", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == found
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"projectStatus": "active"}'))
+    assert run("tenant", "settings", "set", "acme", "-") == 0
+    assert "active" in capsys.readouterr().out
+    asked = {"operation": "tenant.settings.get", "tenant": "acme"}
+    assert aws.asked == [asked, {"operation": "tenant.settings.set", **found}]
+    assert run("tenant", "settings", "set", "acme", "nonsense") == 2
 
 
 def test_rules_come_from_an_argument_or_from_standard_input(

@@ -1,9 +1,11 @@
-"""The function that consumers may invoke has three operations, and reads no message for them."""
+"""The function that consumers may invoke has few operations, and reads no message for them."""
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
+import jsonschema
 import pytest
 
 from lambdas.admin.conversations import Conversations
@@ -18,26 +20,39 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.gate import BufferClient
 from message_buffer.aws.dynamodb import Table
 from message_buffer.aws.functions import Functions
-from message_buffer.errors import StoreUnavailable
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.events.hand_offs import HandOffs
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb import quotas
-from message_buffer.limits import MAX_HOLD_MS
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
+from message_buffer.takeovers import takeovers_table
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene
 
 HOLD_MS = 60_000
+NEEDS_AN_END = "This stage has no queue handoff, so a hand-off is a hold, and needs an end within 24 h."
 OF_OPERATORS = {
     *operators_operations_of(
-        Conversations(None, FakeBus(), FakeTakeovers()),
+        Conversations(None, FakeBus(), HandOffs.__new__(HandOffs)),
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),
         telemetry=RecordedTelemetry(),
     )
 }
+OF_BOTH = {f"conversation.{verb}" for verb in ("hold", "resume", "handoff", "complete")}
 CONTEXT = SimpleNamespace(aws_request_id="r-1")
+
+
+def gate_of(
+    valkey: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None, clock: Clock = system_clock
+) -> Gate:
+    return Gate(valkey, FakeBus(), FakeTakeovers(), dynamodb_lane=dynamodb_lane, clock=clock)
 
 
 class Function(Functions):
@@ -62,22 +77,25 @@ def unreachable(*_of: object, **_more: object) -> None:
 
 @pytest.fixture
 def both(window: WindowScene, fake: Engine) -> Function:
-    return Function(Gate(valkey_lane(fake.store), dynamodb_lane=window.lane))
+    return Function(gate_of(valkey_lane(fake.store), dynamodb_lane=window.lane))
 
 
-@pytest.mark.parametrize("operation", sorted(OF_OPERATORS - {"conversation.hold", "conversation.resume"}))
+@pytest.mark.parametrize("operation", sorted(OF_OPERATORS - OF_BOTH))
 def test_a_consumer_may_not_do_what_an_operator_may(
     fake: Engine, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, the responder invoked the admin function, which reads words and rewrites rules."""
     fake.send(CONVERSATION, "m1", "my secret")
     telemetry = RecordedTelemetry()
-    operations = Operations(operations_of(Gate(valkey_lane(fake.store))), telemetry)
+    operations = Operations(operations_of(gate_of(valkey_lane(fake.store))), telemetry)
     monkeypatch.setattr(handler, "_parts", lambda: (operations, telemetry))
     fields = {"by": "responder", "conversation": CONVERSATION, "messages": True, "scope": "stage", "rules": {}}
     answer = handler.handler({"operation": operation, **fields}, CONTEXT)
     assert answer["error"]["code"] == "invalid"
-    assert answer["error"]["message"].endswith("valid: conversation.hold, conversation.resume, gate.")
+    assert answer["error"]["message"].endswith(
+        "valid: conversation.hold, conversation.resume, conversation.handoff, conversation.handback, "
+        "conversation.complete, gate."
+    )
 
 
 def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window: WindowScene, fake: Engine) -> None:
@@ -114,7 +132,7 @@ def test_a_consumer_is_told_who_holds_and_ends_its_own_hold_in_both_lanes_and_no
 
 
 @pytest.mark.parametrize("hold_ms", [HOLD_MS, None])
-def test_a_consumer_is_told_of_a_hand_off_and_cannot_end_it(
+def test_a_consumer_is_told_of_a_hand_off_and_its_resume_does_not_end_it(
     both: Function, window: WindowScene, fake: Engine, hold_ms: int | None
 ) -> None:
     window.clock.now_ms = now_ms = fake.clock.now_ms
@@ -141,7 +159,7 @@ def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again
     window: WindowScene, fake: Engine, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     valkey = valkey_lane(fake.store)
-    function = Function(Gate(valkey, dynamodb_lane=window.lane))
+    function = Function(gate_of(valkey, dynamodb_lane=window.lane))
     fields = {"holdMs": HOLD_MS} if operation == "conversation.hold" else {}
     if not fields:
         function.ask("conversation.hold", holdMs=HOLD_MS)
@@ -165,19 +183,176 @@ def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again
         ),
         ("conversation.resume", {"holdMs": 1}, "holdMs is unknown here; valid: by, conversation."),
         ("conversation.hold", {"holdMs": MAX_HOLD_MS + 1}, "holdMs: must be a whole number, from 1 to 86400000."),
+        ("conversation.handoff", {}, NEEDS_AN_END),
+        ("conversation.handoff", {"holdMs": MAX_HOLD_MS + 1}, NEEDS_AN_END),
+        (
+            "conversation.handoff",
+            {"holdMs": 1, "reason": "x" * 1_001},
+            "reason: must be a text of 1 to 1000 characters.",
+        ),
+        ("conversation.handback", {"reason": ""}, "reason: must be a text of 1 to 1000 characters."),
+        ("conversation.complete", {"at": 9_999_999_999_999}, "at: must be a whole number, from 1 to {now}."),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_in_a_sentence(
-    both: Function, operation: str, fields: Json, message: str
+    window: WindowScene, fake: Engine, operation: str, fields: Json, message: str
 ) -> None:
+    both = Function(gate_of(valkey_lane(fake.store), dynamodb_lane=window.lane, clock=fake.clock))
+    message = message.format(now=fake.clock.now_ms)
     assert both.ask(operation, **fields)["error"] == {"code": "invalid", "message": message}
+
+
+# -- handing off, handing back, completing -----------------------------------------------------------
+
+
+class HandOffScene:
+    """A gate on both lanes, whose clocks show the same time, and which publishes to a recorded bus."""
+
+    def __init__(self, window: WindowScene, engine: Engine, *, has_queue: bool) -> None:
+        window.clock.now_ms = engine.clock.now_ms
+        self.has_queue = has_queue
+        self.clock, self.bus, self.lanes = engine.clock, FakeBus(), (engine.store, window.lane)
+        self.valkey, self.takeovers = valkey_lane(engine.store), FakeTakeovers()
+        gate = Gate(
+            self.valkey, self.bus, self.takeovers, dynamodb_lane=window.lane, has_queue=has_queue, clock=engine.clock
+        )
+        self.function = Function(gate)
+
+    def result(self, verb: str, **fields: object) -> Json:
+        answer = self.function.ask(f"conversation.{verb}", **fields)
+        assert answer["ok"], answer
+        result: Json = answer["result"]
+        return result
+
+    def holds(self) -> list[Json]:
+        holds: list[Json] = self.function.ask("gate")["result"]["holds"]
+        return holds
+
+    def events(self, verb: str) -> list[Json]:
+        name = f"messages.conversation.{verb}"
+        schema = json.loads((Path(__file__).parents[2] / f"docs/schema/{name}.json").read_text())
+        found = [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == name]
+        for each in found:
+            jsonschema.Draft4Validator(schema).validate(each)
+        return found
+
+
+@pytest.fixture(params=[True, False], ids=["with a queue", "without"])
+def scene(window: WindowScene, fake: Engine, request: pytest.FixtureRequest) -> HandOffScene:
+    return HandOffScene(window, fake, has_queue=request.param)
+
+
+def test_a_hand_off_keeps_agents_silent_until_it_is_handed_back_and_both_are_published(scene: HandOffScene) -> None:
+    now_ms = scene.clock.now_ms
+    done = scene.result("handoff", holdMs=HOLD_MS, reason="She asked for a person.")
+    assert done == {"handedOffUntil": now_ms + HOLD_MS}
+    mark = {"holder": "handoff", "cause": "me", "until": now_ms + HOLD_MS}
+    hold = {"holder": "people", "cause": "handoff", "until": now_ms + HOLD_MS}
+    assert scene.holds() == [mark if scene.has_queue else hold]
+    (event,) = scene.events("handed_off")
+    shared = {"version": 1, "conversationId": CONVERSATION, "tenant": "default", "cause": "me", "by": "me"}
+    shared |= {"metadata": {"platform": "generic"}}
+    assert event == shared | {
+        "reason": "She asked for a person.", "messageId": None, "at": now_ms, "until": now_ms + HOLD_MS,
+    }  # fmt: skip
+    scene.clock.now_ms += 5
+    assert scene.result("handback", by="desk", reason="Solved.") == {"heldUntil": None}
+    assert scene.holds() == []
+    (event,) = scene.events("handed_back")
+    assert event == shared | {
+        "cause": "desk", "by": "desk", "reason": "Solved.", "handedOffAt": now_ms, "at": now_ms + 5,
+    }  # fmt: skip
+    assert scene.result("handback") == {"heldUntil": None}
+    assert len(scene.events("handed_back")) == 1, "nothing was handed off any more"
+
+
+def test_a_hand_off_begun_twice_is_one_and_lasts_until_the_later_end(scene: HandOffScene) -> None:
+    now_ms = scene.clock.now_ms
+    assert scene.result("handoff", holdMs=2 * HOLD_MS, reason="first")["handedOffUntil"] == now_ms + 2 * HOLD_MS
+    assert scene.result("handoff", holdMs=HOLD_MS, reason="again")["handedOffUntil"] == now_ms + 2 * HOLD_MS
+    assert [each["reason"] for each in scene.events("handed_off")] == ["first"]
+    scene.result("handback")
+    scene.clock.now_ms += 1
+    scene.result("handoff", holdMs=HOLD_MS)
+    assert [each["at"] for each in scene.events("handed_off")] == [now_ms, now_ms + 1]
+
+
+@pytest.mark.parametrize("failing", ["read", "save", "lane", "bus", "mark"])
+@pytest.mark.parametrize("verb", ["handoff", "handback"])
+def test_whatever_fails_the_caller_tries_again_and_a_repeated_event_can_be_told(
+    scene: HandOffScene, verb: str, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields: Json = {"holdMs": HOLD_MS} if verb == "handoff" else {}
+    if verb == "handback":
+        scene.result("handoff", holdMs=HOLD_MS)
+    began_ms = scene.clock.now_ms
+    match failing:
+        case "bus":
+            scene.bus.failures = [SendFailed("put event: ThrottlingException")]
+        case "lane":
+            monkeypatch.setattr(scene.valkey, "hold_buffer" if verb == "handoff" else "resume_buffer", unreachable)
+        case "mark":
+            scene.takeovers.failures = ["mark_published" if verb == "handoff" else "mark_handed_back"]
+        case _:
+            scene.takeovers.failures = [failing]
+    assert scene.function.ask(f"conversation.{verb}", **fields)["error"]["code"] == "unavailable"
+    monkeypatch.undo()
+    scene.clock.now_ms += 5 if failing not in ("read", "save") or verb == "handback" else 0
+    for _ in range(2):
+        scene.result(verb, **fields)
+    assert bool(scene.holds()) == (verb == "handoff")
+    events = scene.events({"handoff": "handed_off", "handback": "handed_back"}[verb])
+    assert len(events) == (2 if failing == "mark" else 1), "published at least once, and seldom more often"
+    assert {each["at" if verb == "handoff" else "handedOffAt"] for each in events} == {began_ms}
+
+
+def test_a_hand_back_ends_no_other_hold(scene: HandOffScene) -> None:
+    now_ms = scene.clock.now_ms
+    scene.result("handoff", holdMs=HOLD_MS)
+    scene.result("hold", holdMs=2 * HOLD_MS)
+    assert scene.result("handback", by="desk") == {"heldUntil": now_ms + 2 * HOLD_MS}
+    for lane in scene.lanes:
+        lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=3 * HOLD_MS)
+    assert scene.result("handback", by="desk") == {"heldUntil": now_ms + 3 * HOLD_MS}
+
+
+def test_with_a_queue_a_hand_off_may_have_no_limit(window: WindowScene, fake: Engine) -> None:
+    scene = HandOffScene(window, fake, has_queue=True)
+    assert scene.result("handoff") == {"handedOffUntil": None}
+    assert scene.result("handoff", holdMs=30 * MAX_HOLD_MS) == {"handedOffUntil": None}
+    assert scene.holds() == [{"holder": "handoff", "cause": "me", "until": None}]
+    assert [each["until"] for each in scene.events("handed_off")] == [None]
+
+
+def test_consumers_cannot_fill_the_cache_with_hand_offs(
+    window: WindowScene, fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers_table, "MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR", 1)
+    scene = HandOffScene(window, fake, has_queue=True)
+    scene.result("handoff", conversation="default/generic/shop/ben")
+    assert scene.function.ask("conversation.handoff")["error"]["code"] == "unavailable"
+    assert (scene.holds(), len(scene.events("handed_off"))) == ([], 1)
+    fake.clock.now_ms += HOUR_MS
+    scene.result("handoff")
+
+
+def test_a_completed_task_is_published_with_its_end_and_its_summary(window: WindowScene, fake: Engine) -> None:
+    scene, now_ms = HandOffScene(window, fake, has_queue=False), fake.clock.now_ms
+    assert scene.result("complete", summary="Sold a bicycle.") == {"at": now_ms}
+    assert scene.result("complete", at=now_ms - 9) == {"at": now_ms - 9}
+    first, second = scene.events("completed")
+    assert first == {
+        "version": 1, "conversationId": CONVERSATION, "tenant": "default", "cause": "me", "by": "me",
+        "summary": "Sold a bicycle.", "at": now_ms, "metadata": {"platform": "generic"},
+    }  # fmt: skip
+    assert (second["summary"], second["at"]) == (None, now_ms - 9)
 
 
 def test_the_gate_reads_no_message_of_the_dynamodb_lane(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function has no permission to query the table, in which the messages are beside their window."""
     window.send("m1")
     monkeypatch.setattr(Table, "_each_page", None)
-    alone = Function(Gate(None, dynamodb_lane=window.lane))
+    alone = Function(gate_of(None, dynamodb_lane=window.lane))
     assert alone.ask("gate", generation=1, lane="dynamodb")["result"] == {"current": 1, "newer": False, "holds": []}
     assert alone.ask("conversation.hold", holdMs=HOLD_MS)["ok"]
     assert alone.ask("conversation.resume")["ok"]
@@ -216,7 +391,7 @@ def test_the_bound_of_the_table_bounds_the_holds_of_a_stage_with_both_lanes(
 def test_the_responder_sees_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool
 ) -> None:
-    gate = Gate(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
+    gate = gate_of(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
     buffer = BufferClient(Function(gate), "gate", by="responder")
     window.send("m1")
     window.pass_time(WINDOW_MS)

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.ingest.human_replies import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
+from lambdas.ingest.human_replies import MAX_CONVERSATIONS_HANDED_OFF_IN_A_WEBHOOK
 from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
@@ -20,7 +20,7 @@ from tests.support.ingest_scene import Scene
 from tests.support.ingest_scene import whatsapp as of_whatsapp
 from tests.support.platforms import one_message
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.conversation.taken_over.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.conversation.handed_off.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 CHAT = "default/whatsapp/555/491"
 PAGE_CHAT = "default/messenger/682/7700"
@@ -84,13 +84,13 @@ def test_a_persons_reply_holds_the_conversation_and_is_no_message(scene: Scene) 
     assert (status, answer["accepted"], answer["ignored"]) == (200, 0, 1)
     assert held_until(scene, customer) == now_ms + HOLD_MS
     assert len(scene.buffered(customer)) == 1
-    (event,) = scene.taken_over()
+    (event,) = scene.handed_off()
     VALIDATOR.validate(event)
     assert event == {
-        "version": 1, "conversationId": customer, "tenant": "default", "messageId": "wamid.9", "at": now_ms,
-        "until": now_ms + HOLD_MS, "metadata": {"platform": "whatsapp"},
+        "version": 1, "conversationId": customer, "tenant": "default", "cause": "answer", "by": None, "reason": None,
+        "messageId": "wamid.9", "at": now_ms, "until": now_ms + HOLD_MS, "metadata": {"platform": "whatsapp"},
     }  # fmt: skip
-    assert scene.telemetry.said("taken over")[0]["conversations"] == [customer]
+    assert scene.telemetry.said("handed off")[0]["conversations"] == [customer]
     assert scene.telemetry.counts["IgnoredKinds echo"] == 1
 
 
@@ -104,7 +104,7 @@ def test_the_owner_and_the_agent_of_the_account_are_told(scene: Scene) -> None:
     scene.rules.write("account:whatsapp/555", {"tenant": "acme", "agent": "support"})
     scene.rules.write("agent:acme/support", {"onHumanReply": {"hold": "30m"}})
     scene.post("whatsapp", whatsapp(echo(scene)))
-    (event,) = scene.taken_over()
+    (event,) = scene.handed_off()
     VALIDATOR.validate(event)
     assert (event["conversationId"], event["tenant"], event["agent"]) == ("acme/whatsapp/555/491", "acme", "support")
     assert held_until(scene, "acme/whatsapp/555/491") == scene.engine.clock.now_ms + 30 * MINUTE_MS
@@ -115,7 +115,7 @@ def test_without_the_rule_nothing_is_held_and_the_table_is_not_asked(scene: Scen
     assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
     assert scene.post("messenger", messenger(scene))[0] == 200
     assert scene.post("telegram", telegram(scene))[0] == 200
-    assert (scene.takeovers.calls, scene.taken_over(), scene.is_empty()) == ([], [], True)
+    assert (scene.takeovers.calls, scene.handed_off(), scene.is_empty()) == ([], [], True)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_only_an_app_that_the_rules_name_as_an_inbox_holds(
     scene.post(platform, messenger(scene, app, platform=platform))
     conversation = {"messenger": PAGE_CHAT, "instagram": "default/instagram/178/7700"}[platform]
     assert (held_until(scene, conversation) is not None) == holds
-    assert len(scene.taken_over()) == holds
+    assert len(scene.handed_off()) == holds
 
 
 # -- again, late, in between -----------------------------------------------------------------------
@@ -147,14 +147,15 @@ def test_a_redelivery_changes_nothing_and_is_published_once(scene: Scene) -> Non
         assert scene.post("whatsapp", body)[0] == 200
         scene.engine.clock.advance(MINUTE_MS)
     assert held_until(scene) == scene.engine.clock.now_ms - 3 * MINUTE_MS + HOLD_MS
-    assert (len(scene.taken_over()), len(scene.telemetry.said("taken over"))) == (1, 1)
+    assert (len(scene.handed_off()), len(scene.telemetry.said("handed off"))) == (1, 1)
 
 
 def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = scene.bus.publish
 
     def resume_first(detail_type: str, detail: str) -> None:
-        scene.takeovers.resume(CHAT, now_ms=scene.engine.clock.now_ms)
+        resumed = scene.takeovers.read(CHAT).after_hand_back(scene.engine.clock.now_ms)
+        scene.takeovers.save(CHAT, resumed, now_ms=scene.engine.clock.now_ms)
         publish(detail_type, detail)
 
     monkeypatch.setattr(scene.bus, "publish", resume_first)
@@ -164,7 +165,7 @@ def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monke
     scene.engine.store.hold_buffer(CHAT, holder="people", cause="handoff", hold_ms=longer_ms)
     assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
     assert held_until(scene) == scene.engine.clock.now_ms + longer_ms, "a hand-off made since then stays"
-    assert not scene.telemetry.said("taken over")
+    assert not scene.telemetry.said("handed off")
 
 
 @pytest.mark.parametrize("call", ["read", "save", "mark_published"])
@@ -174,7 +175,7 @@ def test_if_the_table_fails_the_platform_comes_again_and_nothing_is_lost(scene: 
     assert scene.post("whatsapp", body)[0] == 503
     assert scene.post("whatsapp", body)[0] == 200
     assert held_until(scene) == scene.engine.clock.now_ms + HOLD_MS
-    assert len(scene.taken_over()) == (2 if call == "mark_published" else 1), "published at least once"
+    assert len(scene.handed_off()) == (2 if call == "mark_published" else 1), "published at least once"
 
 
 def test_if_the_bus_fails_the_hold_stays_and_the_event_follows(scene: Scene) -> None:
@@ -183,7 +184,7 @@ def test_if_the_bus_fails_the_hold_stays_and_the_event_follows(scene: Scene) -> 
     assert scene.post("whatsapp", body)[0] == 503
     assert held_until(scene) is not None
     assert scene.post("whatsapp", body)[0] == 200
-    assert len(scene.taken_over()) == 1
+    assert len(scene.handed_off()) == 1
 
 
 # -- in a stage with the queue handoff -------------------------------------------------------------
@@ -205,7 +206,7 @@ def test_a_persons_reply_marks_the_conversation_and_keeps_nothing_back(with_queu
     assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
     assert holds(scene) == (Hold("handoff", now_ms + HOLD_MS, "answer"),)
     assert held_until(scene) is None
-    (event,) = scene.taken_over()
+    (event,) = scene.handed_off()
     VALIDATOR.validate(event)
     assert (event["conversationId"], event["until"]) == (CHAT, now_ms + HOLD_MS)
 
@@ -220,14 +221,15 @@ def test_a_later_reply_prolongs_the_mark_and_a_redelivery_does_not(with_queue: S
     scene.post("whatsapp", whatsapp(echo(scene, "wamid.10")))
     scene.post("whatsapp", first)
     assert holds(scene) == (Hold("handoff", began_ms + HOUR_MS + HOLD_MS, "answer"),)
-    assert len(scene.taken_over()) == 1
+    assert len(scene.handed_off()) == 1
 
 
 def test_an_operator_who_resumes_while_the_mark_is_set_wins(with_queue: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene, publish = with_queue, with_queue.bus.publish
 
     def resume_first(detail_type: str, detail: str) -> None:
-        scene.takeovers.resume(CHAT, now_ms=scene.engine.clock.now_ms)
+        resumed = scene.takeovers.read(CHAT).after_hand_back(scene.engine.clock.now_ms)
+        scene.takeovers.save(CHAT, resumed, now_ms=scene.engine.clock.now_ms)
         publish(detail_type, detail)
 
     monkeypatch.setattr(scene.bus, "publish", resume_first)
@@ -240,11 +242,11 @@ def test_an_operator_who_resumes_while_the_mark_is_set_wins(with_queue: Scene, m
 
 @pytest.mark.promise("P9")
 def test_a_webhook_holds_only_so_many_conversations(scene: Scene) -> None:
-    most = MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
+    most = MAX_CONVERSATIONS_HANDED_OFF_IN_A_WEBHOOK
     echoes = [echo(scene, f"wamid.{n}", ago_ms=n, to=f"49{n}") for n in range(most + 10)]
     assert scene.post("whatsapp", whatsapp(*echoes))[0] == 200
-    assert len(scene.telemetry.said("taken over")[0]["conversations"]) == most
-    (line,) = scene.telemetry.said("too many conversations taken over at once")
+    assert len(scene.telemetry.said("handed off")[0]["conversations"]) == most
+    (line,) = scene.telemetry.said("too many conversations handed off at once")
     assert line["replies"] == 10
     assert held_until(scene, f"default/whatsapp/555/49{most - 1}") is not None
     assert held_until(scene, f"default/whatsapp/555/49{most}") is None

@@ -46,7 +46,8 @@ def test_the_settings_of_the_queues_lead_each_entry_to_its_dead_letter_queue(mon
     queues = {name: [FifoQueue(f"{name}{end}", lambda: 0) for end in ("", "-dead")] for name in ("sms", "default")}
     sqs = FakeSqs(*(each for pair in queues.values() for each in pair), clock=lambda: 0)
     settings = ResponderSettings(
-        log=LogSettings(), conversations_table="table", secret_id="secret", gate_function="gate", event_bus="bus",
+        log=LogSettings(), conversations_table="table", secret_id="secret", secret_prefix="message-buffer-prod/",
+        gate_function="gate", event_bus="bus",
         queues={name: {"url": live.url, "dead_letter_url": dead.url} for name, (live, dead) in queues.items()},
         oversize_bucket="oversize", options=OPTIONS,
     )  # fmt: skip

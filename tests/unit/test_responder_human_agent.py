@@ -38,7 +38,7 @@ class Person:
             self._world.buffer.others = None
         if name in LOOKS:
             held = self._world.buffer.others
-            self._may_send = held is None or (held.until_ms or 0) <= self._world.now_ms
+            self._may_send = held is None or (held.until_ms is not None and held.until_ms <= self._world.now_ms)
         elif name == "send":
             assert self._may_send, "a part was sent without a check, or whose check began during the takeover"
             self._may_send = False

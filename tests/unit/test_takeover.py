@@ -57,6 +57,28 @@ def test_a_reply_of_a_platform_whose_clock_is_ahead_counts_from_now() -> None:
     assert after(Takeover(), "a", at_ms=NOW + HOUR_MS, now_ms=NOW).until_ms == NOW + HOLD
 
 
+def test_a_hand_off_meanwhile_prolongs_a_takeover_and_is_no_other_one() -> None:
+    first = after(Takeover(), "a")._replace(is_published=True)
+    longer = first.after_hand_off(until_ms=NOW + 2 * HOLD, now_ms=NOW + 1)
+    assert (longer.began_at_ms, longer.until_ms, longer.is_published) == (NOW, NOW + 2 * HOLD, True)
+    assert longer.after_hand_off(until_ms=NOW + 5, now_ms=NOW + 2).until_ms == NOW + 2 * HOLD
+    assert after(longer, "b", at_ms=NOW + HOUR_MS).until_ms == NOW + 2 * HOLD, "a reply does not shorten it"
+    second = first.after_hand_off(until_ms=NOW + 3 * HOLD, now_ms=NOW + HOLD)
+    assert (second.began_at_ms, second.is_published) == (NOW + HOLD, False)
+
+
+def test_a_hand_back_is_to_be_published_until_it_was_and_only_if_people_still_answered() -> None:
+    on = Takeover().after_hand_off(until_ms=NOW + HOLD, now_ms=NOW)
+    for takeover in (on, on._replace(is_published=True)):
+        handed_back = takeover.after_hand_back(NOW + 1)
+        assert (handed_back.until_ms, handed_back.resumed_at_ms, handed_back.is_published) == (0, NOW + 1, True)
+        assert handed_back.after_hand_back(NOW + 2).is_published, "the call that ended it may have died"
+    assert not on.after_hand_back(NOW + 1)._replace(is_published=False).after_hand_back(NOW + 2).is_published
+    assert not on._replace(is_published=True).after_hand_back(NOW + HOLD).is_published, "it had ended by itself"
+    assert not Takeover().after_hand_back(NOW).is_published
+    assert not on.after_hand_back(NOW + 1).after_hand_off(until_ms=NOW + 9, now_ms=NOW + 2).is_published
+
+
 def test_ids_are_remembered_as_few_digests() -> None:
     takeover = Takeover()
     for number in range(MAX_REPLIES_REMEMBERED + 9):

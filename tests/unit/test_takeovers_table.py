@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.progress import ProgressTable
-from message_buffer.limits import DAY_MS
+from message_buffer.limits import DAY_MS, HOUR_MS
+from message_buffer.takeovers import takeovers_table
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TAKEOVER_KEPT_MS, TakeoversTable
 from tests.support.table_service import empty
@@ -39,6 +40,10 @@ def reply(takeover: Takeover, reply_id: str, at_ms: int = NOW) -> Takeover:
     return takeover.after_reply(reply_id, at_ms=at_ms, hold_ms=1_000, now_ms=at_ms)
 
 
+def hand_back(table: Table, now_ms: int) -> None:
+    assert table.save(CHAT, table.read(CHAT).after_hand_back(now_ms), now_ms=now_ms)
+
+
 def test_a_takeover_is_read_as_it_was_saved(table: Table) -> None:
     assert table.read(CHAT) == Takeover()
     takeover = reply(Takeover(), "a")
@@ -59,7 +64,7 @@ def test_only_one_of_two_requests_that_read_the_same_state_saves(table: Table) -
 def test_a_resume_ends_the_takeover_and_refuses_a_save_of_before(table: Table) -> None:
     table.save(CHAT, reply(Takeover(), "a"), now_ms=NOW)
     late = reply(table.read(CHAT), "b", NOW + 1)
-    table.resume(CHAT, now_ms=NOW + 2)
+    hand_back(table, NOW + 2)
     resumed = table.read(CHAT)
     assert (resumed.until_ms, resumed.resumed_at_ms, resumed.version) == (0, NOW + 2, 2)
     assert not table.save(CHAT, late, now_ms=NOW)
@@ -70,7 +75,7 @@ def test_a_resume_ends_the_takeover_and_refuses_a_save_of_before(table: Table) -
 
 def test_a_resume_counts_even_if_there_was_no_takeover(table: Table) -> None:
     stale = reply(table.read(CHAT), "a")
-    table.resume(CHAT, now_ms=NOW)
+    hand_back(table, NOW)
     assert not table.save(CHAT, stale, now_ms=NOW)
     assert table.read(CHAT).resumed_at_ms == NOW
 
@@ -82,8 +87,29 @@ def test_a_takeover_is_marked_as_published_only_while_it_is_the_current_one(tabl
     assert table.mark_published(CHAT, began_at_ms=NOW)
     assert table.mark_published(CHAT, began_at_ms=NOW), "a repeat does no harm"
     assert table.read(CHAT).is_published
-    table.resume(CHAT, now_ms=NOW + 1)
+    hand_back(table, NOW + 1)
     assert not table.mark_published(CHAT, began_at_ms=NOW)
+
+
+def test_a_hand_back_is_marked_as_published_only_while_no_other_takeover_has_begun(table: Table) -> None:
+    table.save(CHAT, Takeover().after_hand_off(until_ms=NOW + 9, now_ms=NOW), now_ms=NOW)
+    table.mark_handed_back(CHAT, began_at_ms=NOW)
+    table.mark_published(CHAT, began_at_ms=NOW)
+    table.mark_handed_back(CHAT, began_at_ms=NOW)
+    assert table.read(CHAT).is_published, "the takeover is on"
+    hand_back(table, NOW + 1)
+    table.mark_handed_back(CHAT, began_at_ms=NOW - 1)
+    assert table.read(CHAT).is_published
+    table.mark_handed_back(CHAT, began_at_ms=NOW)
+    assert not table.read(CHAT).is_published
+
+
+def test_consumers_begin_a_bounded_number_of_hand_offs_in_an_hour(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers_table, "MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR", 2)
+    hour = NOW // HOUR_MS * HOUR_MS
+    assert [table.count_hand_off(hour + ms) for ms in (0, 1, HOUR_MS - 1, HOUR_MS)] == [True, True, False, True]
 
 
 def test_a_conversation_is_forgotten_and_no_other(table: Table) -> None:
@@ -95,12 +121,12 @@ def test_a_conversation_is_forgotten_and_no_other(table: Table) -> None:
 
 
 def test_every_item_expires_and_contains_no_message_id(database: Any, real: TakeoversTable) -> None:
-    real.resume(CHAT, now_ms=NOW)
-    real.save(CHAT, reply(real.read(CHAT), "wamid.secret", NOW + 1), now_ms=NOW)
-    real.resume(OTHER, now_ms=NOW)
-    items = database.scan(TableName=NAME)["Items"]
-    assert [int(item["expires_at"]["N"]) for item in items] == [(NOW + TAKEOVER_KEPT_MS) // 1_000] * 2
-    assert "wamid" not in str(items)
+    real.save(CHAT, reply(Takeover(), "wamid.secret"), now_ms=NOW)
+    real.save(OTHER, Takeover().after_hand_back(NOW), now_ms=NOW)
+    items = {item["conversation"]["S"]: int(item["expires_at"]["N"]) for item in database.scan(TableName=NAME)["Items"]}
+    kept_ms = NOW + TAKEOVER_KEPT_MS
+    assert items == {CHAT: (kept_ms + 1_000) // 1_000, OTHER: kept_ms // 1_000}, "counted from the takeover's end"
+    assert "wamid" not in str(database.scan(TableName=NAME))
 
 
 def test_the_progress_of_a_webhook_is_known_for_a_day(real: TakeoversTable) -> None:

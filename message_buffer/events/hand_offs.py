@@ -1,0 +1,134 @@
+"""Hands conversations to people and back, and publishes both.
+
+In a stage with a queue `handoff`, a hand-off is a mark, which sends the batches to that queue. In another stage it is a
+hold of people. The table of takeovers remembers each hand-off, so that its beginning and its end are published at least
+once, and seldom more often.
+"""
+
+from collections.abc import Callable, Sequence
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import InvalidInput, SendFailed
+from message_buffer.events.event_bus import EventBus
+from message_buffer.events.hand_off_events import HANDED_BACK, HANDED_OFF, Initiator, initiated_event
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import NO_END_MS, Holder
+from message_buffer.lanes.lane import Lane
+from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.rules.queues import HANDOFF
+from message_buffer.takeovers.takeover import Takeover
+from message_buffer.takeovers.takeovers_table import TakeoversTable
+
+# A human agent's answer begins a hand-off with this cause.
+ANSWER = "answer"
+# Try to save a takeover this many times. A save fails only if another request changes the same conversation's takeover
+# at the same time.
+MAX_SAVES_OF_A_TAKEOVER = 5
+# The holds that a hand-back ends: the holder, and the cause if only one is meant. A hold of a stage that had no queue
+# `handoff` yet is among them.
+HANDED_OFF_HOLDS: Sequence[tuple[Holder, str | None]] = (("handoff", None), ("people", ANSWER), ("people", HANDOFF))
+
+
+class HandOffs:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        bus: EventBus,
+        table: TakeoversTable,
+        *,
+        has_queue: bool = False,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._lanes = lanes
+        self._bus = bus
+        self._table = table
+        self.has_queue = has_queue
+        self._clock = clock
+
+    def begin(self, conversation: ConversationId, initiator: Initiator, *, hold_ms: int | None) -> int | None:
+        """Hand the conversation to people for `hold_ms`, or without a limit. Return the end, None if there is no limit.
+
+        A hand-off that is on already lasts until the later of both ends. Raise InvalidInput if it is too long for a
+        stage without a queue `handoff`.
+        """
+        if not self.has_queue and (hold_ms is None or hold_ms > MAX_HOLD_MS):
+            raise InvalidInput(
+                f"This stage has no queue handoff, so a hand-off is a hold, and needs an end within "
+                f"{MAX_HOLD_MS // HOUR_MS} h."
+            )
+
+        def after(takeover: Takeover, now_ms: int) -> Takeover:
+            until_ms = NO_END_MS if hold_ms is None else min(now_ms + hold_ms, NO_END_MS)
+            return takeover.after_hand_off(until_ms=until_ms, now_ms=now_ms)
+
+        takeover = self.change(conversation, after)
+        self.apply(conversation, takeover, initiator)
+        return _shown(takeover.until_ms)
+
+    def change(self, conversation: ConversationId, after: Callable[[Takeover, int], Takeover]) -> Takeover:
+        """Store what `after` returns for the conversation's takeover and the time, and return it. Raise SendFailed."""
+        name = str(conversation)
+        for _ in range(MAX_SAVES_OF_A_TAKEOVER):
+            before, now_ms = self._table.read(name), self._clock()
+            takeover = after(before, now_ms)
+            if takeover is before or self._table.save(name, takeover, now_ms=now_ms):
+                return takeover
+        raise SendFailed("save takeover: other requests keep changing it")
+
+    def apply(self, conversation: ConversationId, takeover: Takeover, initiator: Initiator) -> bool:
+        """Mark or hold the conversation until the takeover's end. Publish the takeover, and return True, if it is new.
+
+        A caller may repeat this, because its first call may have died right after storing the takeover.
+        """
+        name, left_ms = str(conversation), max(takeover.until_ms - self._clock(), 1)
+        holder: Holder = "handoff" if self.has_queue else "people"
+        cause = initiator.cause if self.has_queue or initiator.cause == ANSWER else HANDOFF
+        # Bound a hold, because the clock of the host that stored the takeover may be ahead or behind.
+        hold_ms = min(left_ms, MAX_HOLD_MS) if not self.has_queue else left_ms if _shown(takeover.until_ms) else None
+        for lane in self._lanes:
+            lane.hold_buffer(name, holder=holder, cause=cause, hold_ms=hold_ms)
+        if not takeover.is_published:
+            event = initiated_event(
+                conversation, initiator, at_ms=takeover.began_at_ms, reason=initiator.reason,
+                messageId=initiator.message_id, until=_shown(takeover.until_ms),
+            )  # fmt: skip
+            self._bus.publish(HANDED_OFF, event)
+        if self._table.mark_published(name, began_at_ms=takeover.began_at_ms):
+            return not takeover.is_published
+        if not self._table.read(name).is_on(self._clock()):
+            # The conversation was handed back since the takeover was stored. The hold above may have begun after that,
+            # so end it.
+            for lane in self._lanes:
+                lane.resume_buffer(name, holder=holder, cause=cause)
+        return False
+
+    def end(
+        self,
+        conversation: ConversationId,
+        initiator: Initiator,
+        holds: Sequence[tuple[Holder | None, str | None]] = HANDED_OFF_HOLDS,
+    ) -> tuple[list[o.ResumeOutcome], bool]:
+        """End these holds, and with them a hand-off. Return (the outcomes lane by lane, True if a hand-off has ended).
+
+        The end of a hand-off is published. If that failed, another call publishes it.
+        """
+        name = str(conversation)
+        # End the takeover first, or a late delivery of a human agent's earlier reply could begin the hand-off again.
+        takeover = self.change(conversation, Takeover.after_hand_back)
+        outcomes = [
+            [lane.resume_buffer(name, holder=holder, cause=cause) for holder, cause in holds][-1]
+            for lane in self._lanes
+        ]
+        if takeover.is_published:
+            event = initiated_event(
+                conversation, initiator, at_ms=takeover.resumed_at_ms, reason=initiator.reason,
+                handedOffAt=takeover.began_at_ms,
+            )  # fmt: skip
+            self._bus.publish(HANDED_BACK, event)
+            self._table.mark_handed_back(name, began_at_ms=takeover.began_at_ms)
+        return outcomes, takeover.is_published
+
+
+def _shown(until_ms: int) -> int | None:
+    return None if until_ms >= NO_END_MS else until_ms
