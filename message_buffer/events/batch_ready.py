@@ -31,6 +31,7 @@ _OF_THE_BATCH = {
     "generation": "generation",
     "firstAt": "first_at_ms",
     "lastAt": "last_at_ms",
+    "previousAt": "previous_at_ms",
     "dueAt": "due_at_ms",
     "flushReason": "flush_reason",
     "rule": "rule",
@@ -104,6 +105,7 @@ def event_of(
             "platform": content.messages[0]["platform"],
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
+            "previousMessageAt": taken.previous_at_ms,
             # Measure up to the due time, not up to the emission, so that the wait is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
             "rule": taken.rule,

@@ -183,6 +183,8 @@ class BatchTaken:
     lane: LaneName = "valkey"
     until_ms: int = 0
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
+    previous_at_ms: int | None = None
+    """When the conversation's last message before this batch arrived. None if the lane does not remember one."""
 
 
 @outcome

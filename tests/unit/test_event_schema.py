@@ -28,7 +28,8 @@ def whole() -> Json:
         "generation": 1, "attempt": 1, "messages": [message()], "text": "Hey", "messageCount": 1, "bufferedAt": TIME,
         "flushReason": "silence", "lane": "valkey",
         "metadata": {
-            "platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000,
+            "platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "previousMessageAt": None,
+            "waitMs": 1_000,
             "rule": "silenceMs", "appliedWaitMs": 1_000,
         },
     }  # fmt: skip
@@ -52,6 +53,7 @@ def test_the_schema_is_one_of_draft_4() -> None:
         referring(),
         whole() | {"added": "later"},
         whole() | {"agent": "sales", "replyUntil": TIME + 1},
+        whole() | {"metadata": whole()["metadata"] | {"previousMessageAt": TIME - 1}},
         whole() | {"messages": [message() | {"author": "ada", "replyTo": "m0", "sentAt": TIME}]},
     ],
 )

@@ -9,7 +9,9 @@ SHOWN = (
     "leaving", "until", "platform",
 )  # fmt: skip
 SHOWN_OF_A_MESSAGE = ("id", "type", "receivedAt", "timestamp", "platform")
-METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs", "rule", "appliedWaitMs")
+METADATA = (
+    "platform", "firstMessageAt", "lastMessageAt", "previousMessageAt", "waitMs", "rule", "appliedWaitMs",
+)  # fmt: skip
 
 
 def shown(detail: Json, *, words: bool) -> Json:

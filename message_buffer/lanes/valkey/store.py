@@ -125,6 +125,7 @@ class Store:
                 return o.BatchTaken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
+                    previous_at_ms=_or_none(reply.previous_at_ms),
                 )  # fmt: skip
             case b"BUSY":
                 return o.BatchBusy(reply.until_ms)

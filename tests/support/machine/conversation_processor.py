@@ -38,6 +38,7 @@ class ConversationProcessors(Base):
         assert outcome.until_ms == batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
+        assert outcome.previous_at_ms == batch.previous_at
         assert outcome.payloads == [text for _, text in batch.messages]
         if not crash:
             self.runs.append(Run(name, self.life(name), token, outcome.batch_id, outcome.payloads))
