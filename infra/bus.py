@@ -23,6 +23,7 @@ EVENTS = {
     "messages.buffer.cancelled": "BufferCancelled",
     "messages.conversation.forgotten": "ConversationForgotten",
     "messages.conversation.taken_over": "ConversationTakenOver",
+    "messages.reply.failed": "ReplyFailed",
     "messages.reply.sent": "ReplySent",
     "messages.reply.withheld": "ReplyWithheld",
 }

@@ -48,6 +48,8 @@ class Content(NamedTuple):
     agent: str | None
     """The agent of the newest message that has an agent."""
     last_sent_at_ms: int
+    traceparent: str | None = None
+    """The trace of the first message that has one."""
 
     @property
     def wire(self) -> bytes:
@@ -59,11 +61,13 @@ def content_of(payloads: list[bytes]) -> Content:
     stored = [decode_fields(payload) for payload in payloads]
     messages = [message_fields(each) for each in stored]
     agents = [agent for each in stored if isinstance(agent := each.get("agent"), str)]
+    traces = (trace for each in stored if isinstance(trace := each.get("traceparent"), str))
     return Content(
         messages,
         "\n".join(message["text"] for message in messages if message["text"]),
         agents[-1] if agents else None,
         max(map(sent_at_ms, messages), default=0),
+        next(traces, None),
     )
 
 
@@ -76,7 +80,8 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    message.pop("agent", None)  # the event has its own field `agent`
+    for name in ("agent", "traceparent"):  # the event has its own fields of these names
+        message.pop(name, None)
     sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
     message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"
     return message
@@ -101,6 +106,7 @@ def event_of(
         "flushReason": taken.flush_reason,
         "lane": taken.lane,
         **({} if reply_until is None else {"replyUntil": reply_until}),
+        **({} if content.traceparent is None else {"traceparent": content.traceparent}),
         "metadata": {
             "platform": content.messages[0]["platform"],
             "firstMessageAt": taken.first_at_ms,

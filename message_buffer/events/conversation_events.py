@@ -5,7 +5,7 @@ from typing import Any, Literal
 from message_buffer.events.batch_ready import message_fields
 from message_buffer.json_object import to_json
 from message_buffer.lanes.outcomes import AlreadyCancelled, BufferCancelled, LaneName
-from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
+from message_buffer.messages.changes import Change, Deleted, Edited, Failed, Reacted
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import encode
 from message_buffer.messages.wire_form import decode_fields
@@ -14,6 +14,7 @@ AMENDED = "messages.amended"
 CANCELLED = "messages.buffer.cancelled"
 TAKEN_OVER = "messages.conversation.taken_over"
 FORGOTTEN = "messages.conversation.forgotten"
+REPLY_FAILED = "messages.reply.failed"
 EVENT_VERSION = 1
 
 
@@ -33,6 +34,12 @@ def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent
             about = {"change": "reaction", "messageId": message_id, "author": author, "emoji": emoji}
     fields = {"batchId": batch_id, "lane": lane, "message": None, "emoji": None}
     return _event(change.conversation, agent, change.at_ms, fields | about)
+
+
+def failed_event(failed: Failed, *, agent: str | None = None) -> str:
+    """Return the event about a message of the business that the platform could not deliver."""
+    fields = {"messageId": failed.message_id, "code": failed.code, "text": failed.text}
+    return _event(failed.conversation, agent, failed.at_ms, fields)
 
 
 def cancelled_event(

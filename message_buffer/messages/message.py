@@ -112,6 +112,8 @@ class Message(_Open):
     platform: Annotated[_Text, Field(min_length=1)]
     agent: _Text | None = None
     """The agent that served the conversation when the message arrived."""
+    traceparent: _Text | None = None
+    """The trace of the webhook that contained the message, as W3C's header names it."""
 
     @model_validator(mode="after")
     def _keep_the_version_free(self) -> Self:

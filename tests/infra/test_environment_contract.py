@@ -19,7 +19,7 @@ from lambdas.responder.channels import MAX_SEND_SECONDS
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
-from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER
+from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED, TAKEN_OVER
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rules_and_defaults import RuleLayer
@@ -124,7 +124,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_channels.REPLY_SENT, responder_service.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER} | by_responder
+    published = {batch.DETAIL_TYPE, AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED, TAKEN_OVER} | by_responder
     assert set(bus.EVENTS) == published
 
 

@@ -171,6 +171,7 @@ function add(chat, item) {
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had been emitted.",
   "messages.buffer.cancelled": "Cancelled: the waiting messages were dropped, and consumers got an event about it.",
+  "messages.reply.failed": "The platform could not deliver a message to the customer, and consumers got an event about it.",
   "messages.conversation.taken_over": "A human agent has taken over. Messages wait until that hold ends, and consumers got an event about it.",
 };
 
