@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
 from tests.support.ingest_scene import Scene, whatsapp
