@@ -394,6 +394,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         last_at_ms=stored[-1].arrived_at_ms,
         due=window.due_of_batch,
         has_more=left,
+        previous_at_ms=window.last_at_ms,
     )
 
 
@@ -403,5 +404,5 @@ def _taken(batch: _BatchToEmit, payloads: list[bytes], handoff: Hold | None) -> 
         batch_id=frozen.batch_id, attempt=batch.window.attempt, generation=frozen.generation,
         first_at_ms=frozen.first_at_ms, last_at_ms=frozen.last_at_ms,
         due_at_ms=due.due_at_ms, flush_reason=due.reason, rule=due.rule, applied_wait_ms=due.wait_ms,
-        payloads=payloads, lane="dynamodb", handoff=handoff,
+        payloads=payloads, lane="dynamodb", handoff=handoff, previous_at_ms=frozen.previous_at_ms or None,
     )  # fmt: skip

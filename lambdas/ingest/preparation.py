@@ -11,7 +11,7 @@ from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
-from message_buffer.messages.changes import Change, Edited, Reacted
+from message_buffer.messages.changes import Change, Edited, Failed, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation, escape_part
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.queues import queue_of
@@ -47,9 +47,9 @@ class PreparedMessage(NamedTuple):
 
 
 class PreparedChange(NamedTuple):
-    """An edit or a deletion of a message that was sent earlier, or a reaction to one."""
+    """What happened to a message that was sent earlier: an edit, a deletion, a reaction or a failed delivery."""
 
-    change: Change
+    change: Change | Failed
     charge: Charge
     agent: str | None
     payload: bytes = b""
@@ -137,10 +137,13 @@ def _prepare_one(
             change, payload = update._replace(conversation=conversation), encode(_with_route(message, agent, queue))
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
-            texts = (update.message_id, update.author, update.emoji if isinstance(update, Reacted) else None)
+            texts = (update.message_id, *(getattr(update, name, None) for name in ("author", "emoji")))
             # The event of the change could otherwise be larger than the bus accepts.
             if any(len(each) > MAX_MESSAGE_ID_BYTES for each in texts if each):
                 raise InvalidInput(f"an id, an author and a reaction have at most {MAX_MESSAGE_ID_BYTES} characters")
+            if isinstance(update, Failed):
+                # Failures have a quota of their own. Otherwise many failures would use up that of stop words.
+                charge = charge.under("failed")
             prepared.changes.append(PreparedChange(update._replace(conversation=conversation), charge, agent))
 
 
@@ -164,9 +167,11 @@ def update_belongs(
     """
     agent = update.agent if isinstance(update, Incoming | Edited) else None
     conversation, agent = belongs(update.conversation, owner, agent=agent)
-    # Anyone in the group may react to a message, so a reaction goes to the conversation of the whole group.
-    in_group, group = not isinstance(update, Reacted) and update.group, conversation.user
-    if in_group:
+    # Anyone in the group may react to a message, so a reaction goes to the conversation of the whole group. A failed
+    # delivery goes there, too.
+    in_group, group = False, conversation.user
+    if not isinstance(update, Reacted | Failed) and update.group:
+        in_group = True
         author = update.message.author if isinstance(update, Incoming | Edited) else update.author
         if author is None or owner is None or not owner.per_author:
             return Belongs(conversation, agent)

@@ -63,6 +63,8 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.count_all({"Messages": done.counts["accepted"], "Duplicates": done.counts["duplicates"]})
     for kind, count in (+done.ignored).items():
         telemetry.count_by("IgnoredKinds", count, reason=kind)
+    if done.counts["failed"]:
+        telemetry.info("replies failed", platform=platform, replies=done.counts["failed"])
     if done.handed_off:
         telemetry.info("handed off", platform=platform, conversations=done.handed_off)
     if done.left_out_replies:

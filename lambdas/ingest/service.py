@@ -22,6 +22,7 @@ from lambdas.ingest.preparation import Belongs, belongs, prepare
 from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
+from lambdas.ingest.trace import add_trace
 from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -180,6 +181,7 @@ class Ingest:
             # Check this before learning aliases, because a sender may name authors of accounts for which the sender's
             # secret is not valid.
             require_authority(signer, intake.accounts)
+            add_trace(intake, webhook.headers)
             if self._aliases:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.

@@ -167,6 +167,9 @@ class TwilioChannel:
         self._http = http
         self._sid = require_credential(credentials, "accountSid")
         self._token = require_credential(credentials, "authToken")
+        # Twilio reports failed deliveries to this address.
+        callback = credentials.get("statusCallback")
+        self._reports = {"StatusCallback": callback} if callback else {}
         self._url = url
         self._typing_url = typing_url
 
@@ -174,6 +177,7 @@ class TwilioChannel:
         # The account of SMS is only a number, and that of WhatsApp has the channel before the number.
         channel, colon, sender = to.account.rpartition(":")
         form = {"From": channel + colon + _phone(sender), "To": channel + colon + _phone(to.user), "Body": text}
+        form |= self._reports
         self._post(f"{self._url}/2010-04-01/Accounts/{self._sid}/Messages.json", form)
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:

@@ -31,6 +31,7 @@ _OF_THE_BATCH = {
     "generation": "generation",
     "firstAt": "first_at_ms",
     "lastAt": "last_at_ms",
+    "previousAt": "previous_at_ms",
     "dueAt": "due_at_ms",
     "flushReason": "flush_reason",
     "rule": "rule",
@@ -49,6 +50,8 @@ class Content(NamedTuple):
     queue: str | None
     """The queue that ingest stored in the newest message."""
     last_sent_at_ms: int
+    traceparent: str | None = None
+    """The trace of the first message that has one."""
 
     @property
     def wire(self) -> bytes:
@@ -61,12 +64,14 @@ def content_of(payloads: list[bytes]) -> Content:
     messages = [message_fields(each) for each in stored]
     agents = [agent for each in stored if isinstance(agent := each.get("agent"), str)]
     queue = stored[-1].get("queue")
+    traces = (trace for each in stored if isinstance(trace := each.get("traceparent"), str))
     return Content(
         messages,
         "\n".join(message["text"] for message in messages if message["text"]),
         agents[-1] if agents else None,
         queue if isinstance(queue, str) else None,
         max(map(sent_at_ms, messages), default=0),
+        next(traces, None),
     )
 
 
@@ -79,9 +84,8 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    # The event has fields `agent` and `queue` of its own.
-    message.pop("agent", None)
-    message.pop("queue", None)
+    for name in ("agent", "queue", "traceparent"):  # the event has its own fields of these names
+        message.pop(name, None)
     sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
     message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"
     return message
@@ -114,10 +118,12 @@ def event_of(
         "flushReason": taken.flush_reason,
         "lane": taken.lane,
         **({} if reply_until is None else {"replyUntil": reply_until}),
+        **({} if content.traceparent is None else {"traceparent": content.traceparent}),
         "metadata": {
             "platform": content.messages[0]["platform"],
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
+            "previousMessageAt": taken.previous_at_ms,
             # Measure up to the due time, not up to the emission, so that the wait is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
             "rule": taken.rule,

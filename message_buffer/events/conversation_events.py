@@ -5,7 +5,7 @@ from typing import Any, Literal
 from message_buffer.events.batch_ready import message_fields
 from message_buffer.events.hand_off_events import conversation_event
 from message_buffer.lanes.outcomes import AlreadyCancelled, BufferCancelled, LaneName
-from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
+from message_buffer.messages.changes import Change, Deleted, Edited, Failed, Reacted
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import encode
 from message_buffer.messages.wire_form import decode_fields
@@ -13,6 +13,7 @@ from message_buffer.messages.wire_form import decode_fields
 AMENDED = "messages.amended"
 CANCELLED = "messages.buffer.cancelled"
 FORGOTTEN = "messages.conversation.forgotten"
+REPLY_FAILED = "messages.reply.failed"
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent: str | None = None) -> str:
@@ -31,6 +32,12 @@ def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent
             about = {"change": "reaction", "messageId": message_id, "author": author, "emoji": emoji}
     fields = {"batchId": batch_id, "lane": lane, "message": None, "emoji": None}
     return conversation_event(change.conversation, agent, change.at_ms, fields | about)
+
+
+def failed_event(failed: Failed, *, agent: str | None = None) -> str:
+    """Return the event about a message of the business that the platform could not deliver."""
+    fields = {"messageId": failed.message_id, "code": failed.code, "text": failed.text}
+    return conversation_event(failed.conversation, agent, failed.at_ms, fields)
 
 
 def cancelled_event(

@@ -185,6 +185,8 @@ class BatchTaken:
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
     handoff: Hold | None = None
     """The hand-off mark, if the conversation had one that had not ended when the batch was taken."""
+    previous_at_ms: int | None = None
+    """When the conversation's last message before this batch arrived. None if the lane does not remember one."""
 
 
 @outcome

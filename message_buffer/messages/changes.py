@@ -1,4 +1,5 @@
-"""An author's changes to a message that was sent before: an edit, a deletion or a reaction."""
+"""What a platform reports about a message that was sent before: its author's edit, deletion or reaction, or its failed
+delivery if it is a message of the business."""
 
 from typing import NamedTuple
 
@@ -39,3 +40,17 @@ class Reacted(NamedTuple):
 
 
 Change = Edited | Deleted | Reacted
+
+
+class Failed(NamedTuple):
+    """A message of the business that the platform could not deliver."""
+
+    conversation: ConversationId
+    message_id: str
+    code: int | None
+    """The platform's number of the error."""
+    text: str
+    """The platform's words about the error."""
+    at_ms: int
+    author_ids: AuthorIds | None = None
+    """The customer's ids. None in a group, because a group's conversation does not depend on them."""

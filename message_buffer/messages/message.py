@@ -114,6 +114,8 @@ class Message(_Open):
     """The agent that served the conversation when the message arrived."""
     queue: _Text | None = None
     """The queue that the rules named when the message arrived. None in a stage without queues."""
+    traceparent: _Text | None = None
+    """The trace of the webhook that contained the message, as W3C's header names it."""
 
     @model_validator(mode="after")
     def _keep_the_version_free(self) -> Self:

@@ -19,7 +19,7 @@ from lambdas.responder.channels import MAX_SEND_SECONDS
 from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
-from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN
+from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED
 from message_buffer.events.hand_off_events import COMPLETED, HANDED_BACK, HANDED_OFF
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import resolve_rules
@@ -126,7 +126,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_channels.REPLY_SENT, responder_service.REPLY_WITHHELD}
-    of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF}
+    of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, REPLY_FAILED}
     assert set(bus.EVENTS) == {batch.DETAIL_TYPE} | of_conversations | by_responder
 
 

@@ -83,6 +83,21 @@ def test_messages_wait_and_leave_together_once_in_order_of_arrival(running: Runn
     assert len(events_of(running)) == 1
 
 
+def test_a_batch_says_when_the_message_before_it_arrived_until_the_conversation_is_forgotten(
+    running: RunningLane,
+) -> None:
+    for message_id in ("m1", "m2"):
+        # The event of the first attempt is lost, so a later attempt says the same of the frozen batch.
+        running.bus.failures = [SendFailed("put event: Throttling")]
+        send(running, message_id)
+        running.pass_time(LONG_MS)
+    running.lane.forget_conversation(C)
+    send(running, "m3")
+    running.pass_time(LONG_MS)
+    times = [event["metadata"] for event in events_of(running)]
+    assert [each["previousMessageAt"] for each in times] == [None, times[0]["lastMessageAt"], None]
+
+
 def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
     assert not send(running, "m1").start_id
     lane = running.lane

@@ -55,16 +55,18 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
     engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=2_500))
     for number in range(5):
         engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
-    sizes, generations = [], []
+    sizes, generations, previous = [], [], []
     for run in range(3):
         assert engine.claim() == ["c"]
         taken = engine.store.take_batch("c", f"t{run}")
         assert isinstance(taken, BatchTaken)
         sizes.append(len(taken.payloads))
         generations.append(taken.generation)
+        previous.append((taken.previous_at_ms, taken.last_at_ms))
         engine.store.complete_batch("c", f"t{run}")
     assert sizes == [2, 2, 1]
     assert generations == sorted(set(generations))
+    assert [before for before, _ in previous] == [None, *(at for _, at in previous[:2])], "the part before comes before"
     assert engine.claim() == []
 
 

@@ -234,6 +234,13 @@ BUGS = (
         (vip, taken, failed, taken),
     ),
     Bug(
+        "a later attempt says that its own batch came before it",
+        "take_batch",
+        "'previous_at', previous_at)",
+        "'previous_at', last_at)",
+        (vip, taken, failed, taken),
+    ),
+    Bug(
         "read the list, then delete it",
         "take_batch",
         "redis.call('RENAME', msgs_key, batch_key)",

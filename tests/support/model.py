@@ -51,6 +51,7 @@ class FrozenBatch:
     batch_id: str
     messages: list[tuple[str, bytes]]
     last_at: int
+    previous_at: int | None = None
     attempt: int = 0
     token: str | None = None
     token_ms: int = 0
@@ -160,8 +161,8 @@ class ConversationModel:
 
     def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
         assert self.last_at is not None
+        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at, self.ended_at)
         self.ended_at = self.last_at
-        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at)
         self.waiting = self.waiting[limit:]
         if self.waiting:
             self.generation += 1

@@ -11,7 +11,7 @@ from typing import Any
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Incoming, Update
 from message_buffer.json_object import Json
-from message_buffer.messages.changes import Deleted, Edited, Reacted
+from message_buffer.messages.changes import Deleted, Edited, Failed, Reacted
 from tests.support.webhook_cases import all_cases, read
 
 DOCUMENT = Path(__file__).parents[2] / "docs/sending.md"
@@ -51,6 +51,7 @@ ROWS: Mapping[str, tuple[str, Shows]] = {
     ),
     "deletions": ("as edits", lambda update, _: isinstance(update, Deleted)),
     "reactions": ("`messages.amended`", lambda update, _: isinstance(update, Reacted)),
+    "failed deliveries": ("`messages.reply.failed`", lambda update, _: isinstance(update, Failed)),
     "replies": ("`replyTo`", _field("replyTo")),
     "the author of the quoted message": ("`quoted.author`", _field("quoted", "author")),
     "the quoted text": ("`quoted.text`", _field("quoted", "text")),

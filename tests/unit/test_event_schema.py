@@ -28,7 +28,8 @@ def whole() -> Json:
         "generation": 1, "attempt": 1, "messages": [message()], "text": "Hey", "messageCount": 1, "bufferedAt": TIME,
         "flushReason": "silence", "lane": "valkey",
         "metadata": {
-            "platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000,
+            "platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "previousMessageAt": None,
+            "waitMs": 1_000,
             "rule": "silenceMs", "appliedWaitMs": 1_000,
         },
     }  # fmt: skip
@@ -51,7 +52,8 @@ def test_the_schema_is_one_of_draft_4() -> None:
         whole(),
         referring(),
         whole() | {"added": "later"},
-        whole() | {"agent": "sales", "replyUntil": TIME + 1},
+        whole() | {"agent": "sales", "replyUntil": TIME + 1, "traceparent": f"00-{'4b' * 16}-{'f0' * 8}-01"},
+        whole() | {"metadata": whole()["metadata"] | {"previousMessageAt": TIME - 1}},
         whole() | {"queue": "handoff", "handoff": {"cause": "answer", "until": TIME}},
         whole() | {"handoff": {"cause": "operator", "until": None}},
         whole() | {"messages": [message() | {"author": "ada", "replyTo": "m0", "sentAt": TIME}]},
@@ -70,6 +72,7 @@ def test_every_draft_takes_an_event(draft: Callable[[Json], Any], event: Json) -
         whole() | {"agent": None},
         whole() | {"queue": None},
         whole() | {"handoff": {"cause": "answer"}},
+        whole() | {"traceparent": "00-4b-f0-01"},
         whole() | {"messages": [message() | {"timestamp": "2023-11-14T22:13:20+00:00"}]},
         whole() | {"messages": [message() | {"sentAt": None}]},
         whole() | {"conversationId": "default/generic/shop"},

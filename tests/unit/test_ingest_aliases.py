@@ -69,6 +69,13 @@ def test_an_edit_or_a_deletion_under_the_other_name_finds_the_message(
     assert texts(scene, BY_NUMBER) == left
 
 
+def test_a_failed_delivery_under_the_other_name_belongs_to_the_conversation(scene: Scene) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    scene.post("whatsapp", whatsapp(statuses=[{"id": "wamid.9", "status": "failed", "recipient_user_id": ADA}]))
+    ((kind, detail),) = scene.bus.published
+    assert (kind, json.loads(detail)["conversationId"]) == ("messages.reply.failed", BY_NUMBER)
+
+
 def test_an_author_with_a_buffer_in_a_group_keeps_it(scene: Scene) -> None:
     scene.rules.write("account:whatsapp/555", {"tenant": "acme", "perAuthor": True})
     body = whatsapp(said("m1", "491", ADA, group_id="G1"), said("m2", None, ADA, group_id="G1"))

@@ -129,6 +129,16 @@ def test_the_messages_of_a_notification_are_buffered_once(desk: Desk) -> None:
     assert (desk.queues.aside, desk.queues.pauses) == ({}, {})
 
 
+def test_a_failed_delivery_is_published(desk: Desk) -> None:
+    failing = entry()
+    failing["changes"][0]["value"]["statuses"] = [
+        {"id": "wamid.9", "status": "failed", "timestamp": "1700000000", "recipient_id": ADA}
+    ]
+    assert desk.deliver(notification(failing)) == []
+    ((kind, detail),) = desk.scene.bus.published
+    assert (kind, json.loads(detail)["conversationId"]) == ("messages.reply.failed", CHAT)
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -133,6 +133,15 @@ def test_a_text_is_sent_as_the_provider_documents_it(name: str, server: WebServe
     assert (request.form if name == "twilio" else request.json) == fields
 
 
+def test_twilio_is_told_where_to_report_a_failed_delivery(server: WebServer) -> None:
+    server.answer = (200, ACCEPTED["twilio"])
+    hook = "https://hooks.example.com/webhook/twilio"
+    credentials = {"accountSid": "AC1", "authToken": SECRET, "statusCallback": hook}
+    TwilioChannel(Http(), credentials, url=server.url, typing_url=server.url).send(READERS["twilio"], TEXT)
+    (request,) = server.requests
+    assert request.form == SENT["twilio"][2] | {"StatusCallback": hook}
+
+
 def test_an_id_of_whatsapp_is_sent_unchanged_in_its_own_field(server: WebServer) -> None:
     server.answer = (200, ACCEPTED["whatsapp"])
     channel("whatsapp", server).send(READERS["whatsapp"]._replace(user="DE.aBc1"), TEXT)

@@ -6,10 +6,12 @@ from message_buffer.json_object import Json
 SHOWN = (
     "version", "batchId", "conversationId", "tenant", "agent", "generation", "attempt", "messageCount", "bufferedAt",
     "flushReason", "lane", "metadata", "replyUntil", "change", "messageId", "at", "reason", "dropped", "frozen",
-    "leaving", "until", "platform", "queue", "handoff",
+    "leaving", "until", "platform", "queue", "handoff", "traceparent", "code",
 )  # fmt: skip
 SHOWN_OF_A_MESSAGE = ("id", "type", "receivedAt", "timestamp", "platform")
-METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs", "rule", "appliedWaitMs")
+METADATA = (
+    "platform", "firstMessageAt", "lastMessageAt", "previousMessageAt", "waitMs", "rule", "appliedWaitMs",
+)  # fmt: skip
 
 
 def shown(detail: Json, *, words: bool) -> Json:

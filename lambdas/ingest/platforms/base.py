@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_TIME_MS, MINUTE_MS
-from message_buffer.messages.changes import Change
+from message_buffer.messages.changes import Change, Failed
 from message_buffer.messages.conversation_id import AuthorIds, ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
@@ -36,6 +36,10 @@ MAX_ACCOUNTS_CLAIMED = 16
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
+# Cut the platform's words about an error. The longest that are known have a few hundred characters.
+MAX_ERROR_CHARACTERS = 1_024
+# No platform has an error code with more digits.
+MAX_DIGITS_OF_AN_ERROR_CODE = 9
 # WhatsApp's ids begin with a country's code.
 _USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
@@ -165,7 +169,7 @@ class Incoming(NamedTuple):
     """The ids of the author, if the platform may name an author by several ids."""
 
 
-Update = Incoming | Change
+Update = Incoming | Change | Failed
 
 
 class HumanReply(NamedTuple):
@@ -355,6 +359,16 @@ def ms_of_time(value: Any) -> int | None:
         return None
     ms = int(text) * 1_000 if len(text) <= MAX_DIGITS_OF_A_TIME_IN_SECONDS else int(text)
     return ms if ms <= MAX_TIME_MS else None
+
+
+def failed(
+    conversation: ConversationId, message_id: str, at_ms: int, *, code: Any, words: Iterable[Any], ids: AuthorIds | None
+) -> Failed:
+    """Return a failed delivery. `words` are the platform's texts about the error, of which some may be equal."""
+    digits = str(code) if type(code) is int or isinstance(code, str) else ""
+    is_code = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_AN_ERROR_CODE
+    text = strings_of(dict.fromkeys(each for each in words if isinstance(each, str)), separator=": ")
+    return Failed(conversation, message_id, int(digits) if is_code else None, text[:MAX_ERROR_CHARACTERS], at_ms, ids)
 
 
 def drop_nones(fields: Json) -> dict[str, Any]:

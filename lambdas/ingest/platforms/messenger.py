@@ -32,6 +32,10 @@ _NO_MESSAGES = {
     "optin": "optin",
     "referral": "referral",
     "account_linking": "account",
+    # Another app, such as the page's inbox, has got the thread or given it back.
+    **dict.fromkeys(
+        ("pass_thread_control", "take_thread_control", "request_thread_control", "app_roles"), "messaging_handovers"
+    ),
 }
 _OUR_NAME = {"file": "document"}
 _FORMER_TYPE = {"sticker": "image", "ig_post": "share"}
@@ -66,6 +70,8 @@ class Messenger(MetaPlatform):
                 value = change.part("value")
                 if change.get("field") == "message_echoes":
                     intake.take(_Event(value, self.name, account, received_at_ms).read_echo)
+                elif change.get("field") == "standby":
+                    intake.take(_Event(value, self.name, account, received_at_ms).read_echo, kind="standby")
                 elif "sender" in value:
                     intake.take(_Event(value, self.name, account, received_at_ms).read)
                 else:

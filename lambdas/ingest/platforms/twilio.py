@@ -23,6 +23,7 @@ from lambdas.ingest.platforms.base import (
     author_ids,
     drop_empty,
     drop_nones,
+    failed,
     is_same,
     object_in,
 )
@@ -48,6 +49,8 @@ REFERRAL = {
     "mediaUrl": "ReferralMediaUrl",
     "clickId": "ReferralCtwaClid",
 }
+# The statuses of a message of the business that did not arrive.
+FAILURES = ("failed", "undelivered")
 CHOICE = ("ButtonText", "ButtonPayload", "ListId", "ListTitle", "ListDescription")
 
 
@@ -125,13 +128,20 @@ def _named_accounts(form: Fields) -> Iterator[str]:
 
 
 def _read(form: Fields, received_at_ms: int) -> Update | str:
-    if any(form.get(name) not in (None, "", "received") for name in ("MessageStatus", "SmsStatus")):
+    status = form.word("MessageStatus") or form.word("SmsStatus") or "received"
+    if status not in ("received", *FAILURES):
         return "status"
     message_id = form.get("MessageSid") or form.get("SmsMessageSid") or form.get("SmsSid")
     if not message_id or "From" not in form or "To" not in form:
         return "unknown"
     user_id = next(filter(None, map(form.get, USER_IDS)), None)
-    conversation = ConversationId(DEFAULT_TENANT, Twilio.name, _account(form["To"]), _author(form["From"], user_id))
+    if status in FAILURES:
+        # The message is ours, so sender and receiver have changed places.
+        conversation = _conversation(form["From"], form["To"], user_id)
+        code, words = form.get("ErrorCode"), (form.get("ErrorMessage"), form.get("ChannelStatusMessage"))
+        ids = _author_ids(form["To"], user_id)
+        return failed(conversation, mend_id(message_id), received_at_ms, code=code, words=words, ids=ids)
+    conversation = _conversation(form["To"], form["From"], user_id)
     attachments = [*_media(form), *_place(form)]
     fields = {
         "id": message_id,
@@ -152,6 +162,10 @@ def _read(form: Fields, received_at_ms: int) -> Update | str:
     }
     message = Message.model_validate(fields | _choice(form) | drop_empty(details))
     return Incoming(conversation, message, author_ids=_author_ids(form["From"], user_id))
+
+
+def _conversation(ours: str, theirs: str, user_id: str | None) -> ConversationId:
+    return ConversationId(DEFAULT_TENANT, Twilio.name, _account(ours), _author(theirs, user_id))
 
 
 def _author(given: str, user_id: str | None) -> str:

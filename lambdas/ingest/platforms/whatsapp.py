@@ -21,13 +21,14 @@ from lambdas.ingest.platforms.base import (
     author_ids,
     drop_empty,
     drop_nones,
+    failed,
     ms_of_time,
     object_in,
     object_of,
     strings_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
-from message_buffer.messages.changes import Deleted, Edited, Reacted
+from message_buffer.messages.changes import Deleted, Edited, Failed, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, AuthorIds, ConversationId
 from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 
@@ -42,6 +43,8 @@ MAX_TITLE_CHARACTERS = 256
 # Messages in these fields are not meant for the bot. `standby` has messages that Meta's own agent answers, and
 # `history` has files of earlier messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
+# Says that Meta's own agent or another app takes a conversation over, or gives it back.
+HANDOVERS = "messaging_handovers"
 _REFERRAL = {
     "type": "source_type",
     "id": "source_id",
@@ -67,21 +70,27 @@ class WhatsApp(MetaPlatform):
 
 
 def _read_change(field: Any, value: Fields, intake: Intake, received_at_ms: int) -> None:
-    account = value.part("metadata").word("phone_number_id")
+    account = value.part("recipient" if field == HANDOVERS else "metadata").word("phone_number_id")
     if account is None:
         intake.ignored["unknown"] += 1
         return
     intake.accounts.add(account)
     items, echoes = value.values_of("messages"), value.values_of("message_echoes")
+    statuses = value.values_of("statuses")
+    if field == HANDOVERS:
+        intake.ignored[field] += 1
+        return
     if field in NOT_FOR_THE_BOT:
-        intake.ignored[field] += len(items)
-        items = []
+        intake.ignored[field] += len(items) + len(echoes) + len(statuses)
+        return
     contacts = _Contacts(value)
     for item in map(object_of, items):
         contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
         intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
     intake.ignored["system"] += len(value.values_of("user_id_update"))
-    intake.ignored["status"] += len(value.values_of("statuses"))
+    for status in map(object_of, statuses):
+        contact = contacts.find(status.get("recipient_id"), status.get("recipient_user_id"), among=len(statuses))
+        intake.take(partial(_read_status, status, contact, account, received_at_ms))
     for echo in map(object_of, echoes):
         contact = contacts.find(echo.get("to"), echo.get("to_user_id"), among=len(echoes))
         intake.take(partial(_read_echo, field, echo, contact, account))
@@ -162,6 +171,23 @@ def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> Human
         return "echo"
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
     return HumanReply(conversation, message_id, at_ms, customer_ids=customer_ids)
+
+
+def _read_status(status: Fields, contact: Fields, account: str, received_at_ms: int) -> Failed | str:
+    """Read the status of a message of the business. Only a failure is more than counted."""
+    if status.get("status") != "failed":
+        return "status"
+    name, _, ids = _names(status.word("recipient_id"), status.word("recipient_user_id"), contact)
+    conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, _user(name))
+    error = next(status.parts("errors", most=1), Fields())
+    return failed(
+        conversation,
+        status.id("id"),
+        ms_of_time(status.get("timestamp")) or received_at_ms,
+        code=error.get("code"),
+        words=(error.get("title"), error.part("error_data").get("details")),
+        ids=None if status.get("recipient_type") == "group" else ids,
+    )
 
 
 # -- author, referral and errors -------------------------------------------------------------------

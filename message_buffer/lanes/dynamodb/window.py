@@ -41,6 +41,8 @@ class FrozenBatch(NamedTuple):
     due: Due
     has_more: bool = False
     """True if some of the messages that were stored at the freeze did not fit into this batch."""
+    previous_at_ms: int = 0
+    """When the newest message of the batch before this one arrived; 0 if that is not known."""
 
 
 class Lock(NamedTuple):

@@ -126,6 +126,7 @@ class Store:
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
                     handoff=handoff_of(_holds("handoff", reply.handoff), self._clock()),
+                    previous_at_ms=_or_none(reply.previous_at_ms),
                 )  # fmt: skip
             case b"BUSY":
                 return o.BatchBusy(reply.until_ms)

@@ -171,6 +171,7 @@ function add(chat, item) {
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had been emitted.",
   "messages.buffer.cancelled": "Cancelled: the waiting messages were dropped, and consumers got an event about it.",
+  "messages.reply.failed": "The platform could not deliver a message to the customer, and consumers got an event about it.",
   "messages.conversation.handed_off": "People answer from now on, and consumers got an event about it.",
   "messages.conversation.handed_back": "Handed back: agents may answer again, and consumers got an event about it.",
   "messages.conversation.completed": "The task is done, and consumers got an event about it.",
