@@ -208,15 +208,16 @@ def queues(facts: StageFacts) -> Iterator[Finding]:
     """Count dead letters. Read their reasons from the logs, because receiving would hide them from operators."""
     kinds = (
         ("DeadLetterQueueUrl", "Dead letters", EMITTERS, "dead letter"),
-        ("ReplyDeadLetterQueueUrl", "Reply dead letters", ("responder",), "reply was given up"),
+        ("QueueDeadLetters.*Url", "Queue dead letters", ("responder",), "reply was given up"),
     )
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    for output, symptom, roles, message in kinds:
-        if output not in facts.outputs:
-            continue
-        url = facts.outputs[output]
-        attributes = facts.read("sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=names)["Attributes"]
-        if count := sum(map(int, attributes.values())):
+    for outputs, symptom, roles, message in kinds:
+        attributes = [
+            facts.read("sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=names)["Attributes"]
+            for output, url in facts.outputs.items()
+            if re.fullmatch(outputs, output)
+        ]
+        if count := sum(int(value) for each in attributes for value in each.values()):
             reasons = Counter(
                 _brief(line["reason"])
                 for role in roles
@@ -229,7 +230,7 @@ def queues(facts: StageFacts) -> Iterator[Finding]:
 
 
 def consumers(facts: StageFacts) -> Iterator[Finding]:
-    """Find out whether a rule sends batches to a target, and whether the bus can deliver them."""
+    """Find out whether a queue, or a rule with a target, gets the batches, and whether the bus can deliver them."""
     if (bus := facts.outputs.get("EventBusName")) is None:
         return
     rules = [
@@ -240,8 +241,9 @@ def consumers(facts: StageFacts) -> Iterator[Finding]:
         if facts.read("events", "list_targets_by_rule", Rule=rule["Name"], EventBusName=bus).get("Targets")
     ]
     if not rules:
-        what = "No rule with a target takes batches from the bus, so nobody receives them."
-        yield Finding(FAILING, what, "See docs/consumer.md.")
+        if not any(re.fullmatch("Queue.*Url", output) for output in facts.outputs):
+            what = "No rule with a target takes batches from the bus, and there is no queue, so nobody receives them."
+            yield Finding(FAILING, what, "See docs/consumer.md.")
         return
     failed = [("FailedInvocations", {"EventBusName": bus, "RuleName": name}) for name in rules]
     for name, count in zip(rules, facts.totals("AWS/Events", failed), strict=True):

@@ -12,12 +12,11 @@ def raise_alarms(scope: Construct, metrics: Metrics, action: cloudwatch.IAlarmAc
 
     Each alarm notifies `action` when it fires and when it is over.
     """
-    waking = [each for each in SYMPTOMS if each.wakes != "nobody"]
+    waking = [each for each in SYMPTOMS if each.wakes != "nobody" and each.can_occur(metrics.config)]
     alarms = [
         _alarm(scope, metrics, symptom, metric)
         for symptom in waking
-        for metric in symptom.metrics
-        if metrics.has(metric)
+        for metric in (single for each in symptom.metrics for single in metrics.single(each))
     ]
     for alarm in alarms:
         alarm.add_alarm_action(action)
@@ -27,6 +26,8 @@ def raise_alarms(scope: Construct, metrics: Metrics, action: cloudwatch.IAlarmAc
 
 def _alarm(scope: Construct, metrics: Metrics, symptom: Symptom, metric: Metric) -> cloudwatch.Alarm:
     role = metric.of if len(symptom.metrics) > 1 else ""
+    if symptom.metrics[0].of.endswith("*"):
+        role = metric.of.rpartition(" ")[2]  # the queue's name
     if metric.source is Source.LAMBDA and len(metrics.functions) == 1:
         (role,) = metrics.functions  # the buffer's stack has an alarm without a role
     name = f"{symptom.anchor}-{role.replace('_', '-')}".rstrip("-")

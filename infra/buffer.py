@@ -24,6 +24,7 @@ from .canary import CanaryResources
 from .dynamodb_lane import DynamoDbLaneResources
 from .end_user_messaging import WhatsAppQueues
 from .function import Function, Placement, Runtime, keep_identity, source_code
+from .queues import camel_case, make_queues
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
 from .storage import (
@@ -72,6 +73,7 @@ class BufferStack(StageStack):
         self.dead_letters = QueueConstruct(
             self, "DeadLetters", config=config, no_dead_letters_because="It contains the batches that failed."
         )
+        self.queues = make_queues(self, config)
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = SecretConstruct(
             self,
@@ -100,6 +102,7 @@ class BufferStack(StageStack):
             oversize_bucket=self.oversize.bucket_name,
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
+            queues={name: each.queue.queue_url for name, each in self.queues.items()},
         )
 
         self.dynamodb_lane = (
@@ -193,6 +196,10 @@ class BufferStack(StageStack):
                 aliases_table=self.aliases_table.table_name,
                 dead_letter_queue_url=self.dead_letters.queue_url,
                 whatsapp_queue=self.whatsapp_queues.settings if self.whatsapp_queues else None,
+                queues={
+                    name: conditions.model_dump(exclude_none=True)
+                    for name, conditions in self._config.effective_queues.items()
+                },
             ),
             has_url=self._config.api.kind == "url",
         )
@@ -230,6 +237,8 @@ class BufferStack(StageStack):
                 aliases_table=self.aliases_table.table_name,
                 oversize_bucket=self.oversize.bucket_name,
                 ages_out=_ages_out(self._config),
+                queues=tuple(self.queues),
+                queue_dead_letter_urls=tuple(each.dead_letters.queue_url for each in self.queues.values()),
             ),
         )
 
@@ -242,6 +251,9 @@ class BufferStack(StageStack):
             "WebhookSecretId": self.webhook_secrets.secret_arn,
             "RulesTableName": self.rules_table.table_name,
         }
+        for name, each in self.queues.items():
+            outputs[f"Queue{camel_case(name)}Url"] = each.queue.queue_url
+            outputs[f"QueueDeadLetters{camel_case(name)}Url"] = each.dead_letters.queue_url
         if commit := self.node.try_get_context("commit"):
             outputs["Commit"] = commit
         if self.whatsapp_queues is not None:
@@ -260,6 +272,7 @@ def _ages_out(config: StageConfig) -> dict[str, int]:
     """Return, by place, the days until copies expire that `conversation forget` cannot erase."""
     found = {
         "the conversation's id in the responder's table": config.outbox_days if config.responder else 0,
+        "batches that wait in the stage's queues": DEAD_LETTER_RETENTION_DAYS if config.effective_queues else 0,
         "logs, which contain ids and no words": config.log_retention_days,
         "continuous backups of the tables": 0 if config.is_local else 35,  # DynamoDB keeps them this long
         "webhooks of AWS End User Messaging that wait or could not be read": DEAD_LETTER_RETENTION_DAYS

@@ -41,12 +41,14 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     if not config.is_local:
         queues = buffer.whatsapp_queues
         whatsapp = {"queued webhooks": queues.webhooks, "unreadable webhooks": queues.unreadable} if queues else {}
+        batches = {f"queue {name}": each.queue for name, each in buffer.queues.items()}
+        batches |= {f"dead letters of {name}": each.dead_letters for name, each in buffer.queues.items()}
         BufferOperability(
             buffer,
             Metrics(
                 config=config,
                 functions=buffer.functions,
-                queues={"dead letters": buffer.dead_letters} | whatsapp,
+                queues={"dead letters": buffer.dead_letters, **whatsapp, **batches},
                 api=buffer.webhooks.api,
                 cache_name=cache.name if cache else None,
             ),
@@ -54,8 +56,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     if config.responder:
         responder = ResponderStack(scope, config, config.responder, source=source, layer=layer, buffer=buffer)
         if not config.is_local:
-            own, letters = {"responder": responder.function}, {"reply dead letters": responder.dead_letters}
-            ResponderOperability(responder, Metrics(config=config, functions=own, queues=letters))
+            own = {"responder": responder.function}
+            ResponderOperability(responder, Metrics(config=config, functions=own, queues={}))
     else:
         # CDK does not delete a deployed stack that the app no longer contains, so the responder would continue to run.
         # An empty stack replaces it. Deploy it first, so that CloudFormation removes the responder before it changes

@@ -16,7 +16,11 @@ def draw_dashboard(
     scope: Construct, name: str, metrics: Metrics, alarms: Sequence[cloudwatch.Alarm]
 ) -> cloudwatch.Dashboard:
     """Create the dashboard `message-buffer-<name>`: its alarms, a graph of each symptom, and what the stack does."""
-    symptoms = [_graph(metrics, each.name, each.metrics, limit=each.limit(metrics.config)) for each in SYMPTOMS]
+    symptoms = [
+        _graph(metrics, each.name, each.metrics, limit=each.limit(metrics.config))
+        for each in SYMPTOMS
+        if each.can_occur(metrics.config)
+    ]
     graphs = [_graph(metrics, each.title, each.metrics, unit=each.unit) for each in GRAPHS]
     return cloudwatch.Dashboard(
         scope,

@@ -22,7 +22,9 @@ from .settings_and_defaults import ConfigError, Role, StageConfig, WarmRole
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "lua")
-ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
+# Only consumers outside of the stage import `marks.py`.
+FOR_CONSUMERS = "/message_buffer/consumer/marks.py"
+ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", FOR_CONSUMERS, "__pycache__", "*.md"]
 
 # The alias's name, for functions that have one.
 ALIAS = "live"
@@ -82,12 +84,14 @@ class Function(lambda_.Function):
         name: str | None = None,
         in_a_loop: bool = False,
         failures: sqs.IQueue | None = None,
+        retries: int = 0,
         has_url: bool = False,
     ) -> None:
         """Create the function. `settings` is an object of its class in `message_buffer/settings.py`.
 
         Pass `in_a_loop` to turn off Lambda's loop detection, if functions or queues invoke this function in a loop on
-        purpose. The queue `failures` receives Lambda's records of failed asynchronous invocations.
+        purpose. Lambda repeats a failed asynchronous invocation `retries` times, after one and two minutes. Then the
+        queue `failures` receives Lambda's record of the invocation.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
@@ -101,10 +105,10 @@ class Function(lambda_.Function):
         asynchronous: dict[str, Any] = {
             # Lambda would retry only after a minute, and a pass of the watchdog starts another run earlier. Without
             # retries Lambda sends the record of a failed run to `failures` at once, not after the retries.
-            "retry_attempts": 0,
+            "retry_attempts": retries,
             # Lambda accepts no lower value. It drops a start that has waited longer. That does no harm, because the
             # watchdog has started another run by then.
-            "max_event_age": cdk.Duration.seconds(60),
+            "max_event_age": cdk.Duration.hours(6) if retries else cdk.Duration.seconds(60),
             "on_failure": destinations.SqsDestination(failures) if failures else None,
         }
         super().__init__(
@@ -170,7 +174,7 @@ def _check_size(role: str, variables: Mapping[str, Any]) -> None:
     if (size := sum(len(name) + _bytes_of(value) for name, value in variables.items())) > MAX_VARIABLES_BYTES:
         raise ConfigError(
             f"The environment variables of the function {role} would have {size:,} bytes, but Lambda accepts"
-            f" {MAX_VARIABLES_BYTES:,}. Shorten in cdk.json: `rules` or `responder.instructions`."
+            f" {MAX_VARIABLES_BYTES:,}. Shorten in cdk.json: `rules`, `queues` or `responder.instructions`."
         )
 
 

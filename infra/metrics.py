@@ -7,6 +7,7 @@ The functions publish metrics in the namespace `MessageBuffer/<stage>`, with the
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import filter as matching
 from typing import Protocol
 
 import aws_cdk as cdk
@@ -68,13 +69,19 @@ class Metrics:
             case Source.LAMBDA:
                 return True
             case Source.QUEUE:
-                return metric.of in self.queues
+                return bool(matching(self.queues, metric.of))
             case Source.API:
                 return self.api is not None
             case Source.PUBLIC_CACHE:
                 return self.cache_name is not None and not self.config.has_network
             case _:
                 return self.cache_name is not None
+
+    def single(self, metric: Metric) -> list[Metric]:
+        """Return the metrics that have an alarm each: of several queues each has its own."""
+        if metric.source is not Source.QUEUE:
+            return [metric] if self.has(metric) else []
+        return [metric._replace(of=name) for name in matching(self.queues, metric.of)]
 
     def value(self, metric: Metric, *, minutes: int, or_zero: bool = False) -> Line:
         """Return the one value of a metric that an alarm watches.
@@ -111,8 +118,10 @@ class Metrics:
                 for role, function in self.functions.items()
             ]
         if metric.source is Source.QUEUE:
-            queue = self.queues[metric.of]
-            return [queue.metric(metric.name, statistic=metric.statistic, period=period, label=metric.of)]
+            return [
+                self.queues[name].metric(metric.name, statistic=metric.statistic, period=period, label=name)
+                for name in matching(self.queues, metric.of)
+            ]
         if metric.source is Source.API:
             assert self.api, "only the buffer's stack has an API"
             of_api = (self.api.metric_count, self.api.metric_client_error, self.api.metric_server_error)

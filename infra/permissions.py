@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import aws_cdk as cdk
 
 from .function import Function, grant, suppress_finding
-from .settings_and_defaults import without_profile
+from .queues import CONSUME
+from .settings_and_defaults import ResponderConfig, without_profile
 from .storage import BATCHES, DEAD_LETTERS, OPEN_WINDOWS, OversizeBucket, TableConstruct
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 INVOKE, PUBLISH, SEND = "lambda:InvokeFunction", "events:PutEvents", "sqs:SendMessage"
 READ_SECRET = "secretsmanager:GetSecretValue"  # noqa: S105 - the name of an action
-# Look at the messages of a queue, put them back, and delete single ones.
-INSPECT = ("sqs:ReceiveMessage", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only name their folder."
 
 
@@ -38,7 +37,9 @@ def grant_to_entrances(stack: BufferStack) -> None:
     grant(admin, INVOKE, on=stack.emitter.entrance.function_arn)
     grant(admin, INVOKE, on=ingest.entrance.function_arn)
     grant(admin, PUBLISH, on=stack.bus.event_bus_arn)
-    grant(admin, *INSPECT, on=stack.dead_letters.queue_arn)
+    grant(admin, *CONSUME, on=stack.dead_letters.queue_arn)
+    if stack.queues:
+        grant(admin, *CONSUME, on=[each.dead_letters.queue_arn for each in stack.queues.values()])
     _grant_forget_objects(admin, stack.oversize)
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
@@ -84,19 +85,30 @@ def grant_to_canary(stack: BufferStack) -> None:
         grant(canary.function, "cloudformation:DescribeStacks", on=stack.stack_id)
 
 
-def grant_to_responder(stack: ResponderStack, buffer: BufferStack, *, model: str | None) -> None:
-    """Grant the responder its own storage, its model, and the access to the buffer that any consumer could have."""
+def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: ResponderConfig) -> None:
+    """Grant the responder its own storage, its assistant, and the access to the buffer that any consumer could have."""
     function = stack.function
     _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
     grant(function, READ_SECRET, on=stack.secrets.policy_arn)
-    grant(function, SEND, *INSPECT, on=stack.dead_letters.queue_arn)
+    # CloudFormation looks up an output of another stack once for each reference to it, so each list is one output.
+    consumed = stack.consumed.values()
+    for actions, queues, output in (
+        (CONSUME, [each.queue for each in consumed], "ConsumedQueueArns"),
+        ((SEND,), [each.dead_letters for each in consumed], "ConsumedQueueDeadLetterArns"),
+    ):
+        cdk.CfnOutput(buffer, output, value=cdk.Fn.join(",", [queue.queue_arn for queue in queues]))
+        # CloudFormation's schema knows no look-up in Fn::Split, but one in Fn::Sub.
+        arns = cdk.Fn.sub("${arns}", {"arns": cdk.Fn.get_stack_output(buffer.stack_name, output)})
+        grant(function, *actions, on=cdk.Fn.split(",", arns))
     grant(function, INVOKE, on=buffer.gate.entrance.function_arn)
-    grant(function, PUBLISH, on=buffer.bus.event_bus_arn)
+    grant(function, PUBLISH, on=stack.bus.event_bus_arn)
     # Give the export a fixed name, because the finding that is suppressed contains the export's name.
     exported = f"{buffer.stack_name}-OversizeBucketArn"
     grant(function, "s3:GetObject", on=f"{buffer.export_value(buffer.oversize.bucket_arn, name=exported)}/{BATCHES}")
     _suppress(function, f"{exported}/{BATCHES}", UNKNOWN_NAMES)
-    for arn in _model_arns(stack, model) if model else ():
+    if not isinstance(responder.assistant, str):
+        grant(function, INVOKE, on=responder.assistant.function)
+    for arn in _model_arns(stack, responder.model) if responder.assistant == "bedrock" else ():
         grant(function, "bedrock:InvokeModel", on=arn)
         if "*" in arn:
             reason = "An inference profile forwards a request to any of its regions, so only the model can be named."
@@ -117,7 +129,7 @@ def _grant_end_windows(function: Function, lane: DynamoDbLaneResources) -> None:
 def _grant_emit(function: Function, stack: BufferStack) -> None:
     """Let `function` emit batches, dead-letter those that it cannot emit, and emit dead letters again."""
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
-    grant(function, SEND, on=stack.dead_letters.queue_arn)
+    grant(function, SEND, on=[stack.dead_letters.queue_arn, *(each.queue.queue_arn for each in stack.queues.values())])
     grant(function, "s3:PutObject", on=stack.oversize.arn_for_objects(BATCHES))
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
     for folder in (BATCHES, DEAD_LETTERS):

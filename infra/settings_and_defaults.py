@@ -8,13 +8,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.queues import DEFAULT, HANDOFF, QUEUE_NAME, unknown_queues
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
 
 from .cli import LOCAL
@@ -29,6 +39,9 @@ MAX_STAGE_NAME_LENGTH = 20
 MIN_LEASE_MS = 3_000
 # The bucket keeps large batches for at least this long, because their events may wait in consumers' queues.
 MIN_OVERSIZE_DAYS = 30
+# The responder's stack looks up three values for each queue, and CloudFormation throttles dozens of look-ups. The
+# functions' variables also have room for little more.
+MAX_QUEUES = 10
 # The emulator serves an API at a fixed path only if the template gives the API an id.
 LOCAL_API_ID = "b0ffe2ed"
 # ElastiCache allows no double hyphen in a name.
@@ -71,6 +84,11 @@ MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 ApiKind = Literal["http", "rest", "url"]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
+Texts = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(min_length=1),
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+]
 Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 TopicArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
 Role = Literal[
@@ -135,8 +153,31 @@ class BusConfig(Settings):
     """How many days the bus keeps events for a replay; 0 keeps none. Set it if your consumers must be able to repeat
     days of work after a mistake of their own."""
     consumer_accounts: tuple[AccountId, ...] = ()
-    """AWS accounts that may put rules of their own on the bus, and so read every tenant's batches. Set it if your
-    agents run in other accounts than the buffer."""
+    """AWS accounts that may put rules of their own on the bus, and consume the queues, and so read every tenant's
+    batches. Set it if your agents run in other accounts than the buffer."""
+
+
+class QueueConfig(Settings):
+    """`queues.<name>`: the batches that a queue gets. All conditions that are given must be met, each by one of its
+    texts. A condition is a text or a list of texts."""
+
+    platform: Texts | None = None
+    """Such as `"whatsapp"`, or `["instagram", "messenger"]`."""
+    agent: Texts | None = None
+    """The agent that the message or its account names."""
+    tenant: Texts | None = None
+    """The tenant that owns the account."""
+    account: Texts | None = None
+    """The account, such as the id of a WhatsApp number, or the name of a door."""
+
+    @field_validator("platform")
+    @classmethod
+    def _known_platforms(cls, platforms: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            check_platform_names(platforms or ())
+        except InvalidRules as error:
+            raise ValueError(str(error).replace("\n", "; ")) from error
+        return platforms
 
 
 class LimitsConfig(Settings):
@@ -220,14 +261,23 @@ class CacheConfig(Settings):
     """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must see later which messages waited."""
 
 
+class AssistantFunction(Settings):
+    """`responder.assistant`: a Lambda function of yours, which writes the replies (docs/responder.md)."""
+
+    function: Annotated[
+        str, Field(pattern=r"^arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_:$-]{1,193}$")
+    ]
+    """The function's ARN. It must be in the region of the stage."""
+
+
 class ResponderConfig(Settings):
     """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
-    assistant: Literal["echo", "bedrock", "openai"] = "echo"
-    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's. Choose
-    `echo` to try the responder."""
+    assistant: Literal["echo", "bedrock", "openai"] | AssistantFunction = "echo"
+    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's;
+    `{"function": "<arn>"}` is a Lambda function of yours. Choose `echo` to try the responder."""
     model: str = ""
-    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required with these two."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     """The system prompt. Tenants and conversations may have their own (docs/responder.md#the-table)."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
@@ -265,9 +315,13 @@ class ResponderConfig(Settings):
 
     @model_validator(mode="after")
     def _has_a_model(self) -> ResponderConfig:
-        if self.assistant != "echo" and not self.model:
+        if self.assistant in {"bedrock", "openai"} and not self.model:
             raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
+
+    @field_serializer("assistant")
+    def _name_or_arn(self, assistant: str | AssistantFunction) -> str:
+        return assistant if isinstance(assistant, str) else assistant.function
 
 
 class StageConfig(Settings):
@@ -320,6 +374,11 @@ class StageConfig(Settings):
     it can write as any customer."""
     bus: BusConfig = BusConfig()
     """The event bus."""
+    queues: Annotated[dict[str, QueueConfig], Field(max_length=MAX_QUEUES)] = {}
+    """Queues that also get the batches, such as `{"sms": {"platform": "twilio"}, "default": {}}`, and hand over one
+    conversation's batches in order, one at a time (docs/consumer.md). A batch goes to the first queue whose conditions
+    are met, otherwise to `default`. `handoff` gets the batches of conversations that a person has. Set it if your agent
+    must never work on two batches of a conversation at once, or if channels must not hold up each other."""
     alarm_emails: tuple[Email, ...] = ()
     """Addresses that receive every alarm, and must confirm that once. A tool for incidents subscribes to the topic."""
     limits: LimitsConfig = LimitsConfig()
@@ -366,6 +425,11 @@ class StageConfig(Settings):
     def oversize_days(self) -> int:
         """Return how many days the bucket keeps large batches: at least as long as the archive keeps their events."""
         return max(MIN_OVERSIZE_DAYS, self.bus.archive_days)
+
+    @property
+    def effective_queues(self) -> Mapping[str, QueueConfig]:
+        """Return the queues. A stage with a responder has at least one, because the responder consumes queues."""
+        return self.queues or ({DEFAULT: QueueConfig()} if self.responder else {})
 
     @property
     def outbox_days(self) -> int:
@@ -421,6 +485,28 @@ class StageConfig(Settings):
         if problems := problems_of_deployed(rules):
             raise ValueError("; ".join(problems))
         return rules
+
+    @model_validator(mode="after")
+    def _queues_fit(self) -> StageConfig:
+        for name, queue in self.queues.items():
+            if not re.fullmatch(QUEUE_NAME, name):
+                raise ValueError(
+                    f"queues.{name}: a queue's name has at most 31 lower-case letters, digits and hyphens, and begins"
+                    " with a letter"
+                )
+            has_conditions = bool(queue.model_dump(exclude_none=True))
+            if has_conditions and name in (DEFAULT, HANDOFF):
+                raise ValueError(f"queues.{name} has no conditions: leave them out")
+            if not has_conditions and name not in (DEFAULT, HANDOFF):
+                conditions = ", ".join(QueueConfig.model_fields)
+                raise ValueError(f"queues.{name} needs at least one condition: {conditions}")
+        if len({name.replace("-", "") for name in self.queues}) < len(self.queues):
+            raise ValueError("queues: two names differ only in their hyphens, which the names of outputs leave out")
+        if self.responder and self.effective_queues.keys() <= {HANDOFF}:
+            raise ValueError(f"queues needs one that the responder consumes, such as `{DEFAULT}`, beside `{HANDOFF}`")
+        if problems := [*unknown_queues(self.rules, self.effective_queues)]:
+            raise ValueError(f"rules: {'; '.join(problems)}")
+        return self
 
     @model_validator(mode="after")
     def _complete(self) -> StageConfig:
@@ -552,10 +638,12 @@ def _sentences(error: ValidationError) -> str:
 
 def _fields_beside(path: list[str]) -> list[str]:
     model: type[BaseModel] = StageConfig
-    for part in path[:-1]:
+    parts = iter(path[:-1])
+    for part in parts:
         annotation = model.model_fields[part].annotation
-        # The annotation of an optional group of settings is `Group | None`.
-        (annotation, *_) = get_args(annotation) or (annotation,)
+        # The annotation of an optional group of settings is `Group | None`, that of named groups `dict[str, Group]`.
+        kinds = get_args(annotation) or (annotation,)
+        annotation = kinds[-1] if get_origin(annotation) is dict and next(parts) else kinds[0]
         assert isinstance(annotation, type)
         assert issubclass(annotation, BaseModel)
         model = annotation

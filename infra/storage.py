@@ -24,7 +24,7 @@ OPEN_WINDOWS = "open"
 class QueueConstruct(sqs.Queue):
     """A queue. It must have a dead-letter queue, or a stated reason why it has none."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
         scope: Construct,
         construct_id: str,
@@ -32,6 +32,7 @@ class QueueConstruct(sqs.Queue):
         config: StageConfig,
         no_dead_letters_because: str | None = None,
         dead_letters: sqs.DeadLetterQueue | None = None,
+        fifo: bool = False,
         retention: cdk.Duration = DEAD_LETTER_RETENTION,
         delay: cdk.Duration | None = None,
         visibility: cdk.Duration | None = None,
@@ -39,6 +40,10 @@ class QueueConstruct(sqs.Queue):
         super().__init__(
             scope,
             construct_id,
+            fifo=fifo,
+            # These two make the high throughput of a FIFO queue.
+            deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP if fifo else None,
+            fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID if fifo else None,
             retention_period=retention,
             delivery_delay=delay,
             visibility_timeout=visibility,

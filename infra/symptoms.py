@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from message_buffer.limits import MAX_OVERDUE_MS
+from message_buffer.rules.queues import DEFAULT
 
 if TYPE_CHECKING:  # the doctor, which imports this module, needs no settings
     from .settings_and_defaults import StageConfig
@@ -35,6 +36,8 @@ MAX_UNAUTHENTIC_WEBHOOKS = 20
 MAX_MESSAGES_OVER_QUOTA = 100
 # A webhook waits in its queue for this long only during a fault, or if its account sends far more than its quota.
 MAX_QUEUED_WEBHOOK_SECONDS = 600
+# A batch waits in a queue for this long only if its consumer fails or is too slow, or if the responder's gate keeps it.
+MAX_QUEUED_BATCH_SECONDS = 600
 
 
 class Source(StrEnum):
@@ -49,7 +52,7 @@ class Source(StrEnum):
     CACHE = "cache"
     PUBLIC_CACHE = "public cache"
     QUEUE = "queue"
-    """The queue `of`."""
+    """The queue `of`. A name that ends in `*` stands for several queues, each of which has an alarm."""
     API = "api"
     """The share of the webhooks that fail."""
 
@@ -79,6 +82,8 @@ class Symptom:
     periods: int = 1
     """The alarm fires if this many periods are bad, of `out_of` if that is given."""
     out_of: int | None = None
+    can_occur: Callable[[StageConfig], bool] = lambda _: True
+    """A stage in which the symptom cannot occur has neither its alarm nor its graph."""
     keeps_state: bool = False
     """Whether the alarm keeps its state while there are no values."""
     logs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -188,9 +193,45 @@ SYMPTOMS = (
         metrics=(in_queue("ApproximateNumberOfMessagesVisible", "dead letters"),),
         minutes=1,
         means="Batches became dead letters after 20 attempts, or because they cannot be read; or messages of Meta "
-        "or Telegram were refused.",
+        "or Telegram were refused; or the responder could not forget a conversation.",
         do="`bufferctl dead list`: the `reason` of each. Remove the cause, then "
         "[redrive](#handling-dead-letters) them.",
+    ),
+    Symptom(
+        name="Queue waits",
+        wakes="page",
+        metrics=(in_queue("ApproximateAgeOfOldestMessage", "queue *"),),
+        above=lambda stage: MAX_QUEUED_BATCH_SECONDS + (stage.responder.gate_wait_seconds if stage.responder else 0),
+        means="A batch has been in this queue of the stage for ten minutes (with a responder, also for "
+        "`responder.gate_wait_seconds`), so a customer waits for an answer. The queue keeps it for 14 days.",
+        do="Is it a consumer of your own: does it run, and does it delete what it has answered? Is it the responder: "
+        "see [processing errors](#processing-errors) and [throttles](#throttles), and raise "
+        "`responder.max_parallel_batches` if all its runs are in use. A batch that fails holds up the later ones of "
+        "its conversation until it is given up.",
+    ),
+    Symptom(
+        name="Queue dead letters",
+        wakes="ticket",
+        metrics=(in_queue("ApproximateNumberOfMessagesVisible", "dead letters of *"),),
+        minutes=1,
+        means="A consumer, such as the responder, gave up on batches of this queue, or received them 20 times without "
+        "deleting them; their customers wait.",
+        do="`bufferctl doctor` names the responder's reasons. A dead letter without the attribute `reason` was "
+        "received 20 times: its consumer crashed, or failed each time. `status 4xx`: the channel refuses this "
+        "recipient, or our keys. `the responder's secret has no …`: add the missing key. `the model said nothing`: "
+        "check the model's limits and guardrails. `not an event …`: another program wrote to the queue. Then [send "
+        "them again](#sending-replies-again).",
+    ),
+    Symptom(
+        name="Batches without queue",
+        wakes="ticket",
+        metrics=tuple(own("BatchesWithoutQueue", role) for role in EMITTERS),
+        can_occur=lambda stage: bool(stage.queues) and DEFAULT not in stage.queues,
+        means="Batches met the conditions of none of the stage's `queues`, and there is no queue `default`. They are "
+        "on the bus only.",
+        do='`warnings ConversationProcessor`, or `warnings DynamodbProcessor`: "batch without queue", `conversation`. '
+        "Add a queue or a condition for them, or the queue `default`, and deploy.",
+        logs=dict.fromkeys(EMITTERS, ("batch without queue",)),
     ),
     Symptom(
         name="Canary failed",
@@ -321,18 +362,6 @@ SYMPTOMS = (
         do='`aws sqs receive-message --queue-url "$(output UnreadableWebhooksQueueUrl)" '
         "--message-attribute-names problem` shows the problem of one. Deploy a version that reads them, send "
         "them to the queue `WhatsAppWebhooks` again, then delete them.",
-    ),
-    Symptom(
-        name="Reply dead letters",
-        wakes="ticket",
-        metrics=(in_queue("ApproximateNumberOfMessagesVisible", "reply dead letters"),),
-        minutes=1,
-        means="The responder gave up on batches; their customers wait.",
-        do="`bufferctl doctor` names the reasons. A dead letter without one crashed its function 100 times, or "
-        "could not be delivered. `status 4xx`: the channel refuses this recipient, or our keys. `the "
-        "responder's secret has no …`: add the missing key. `the model said nothing`: check the model's "
-        "limits and guardrails. `not an event …`: another program wrote to the bus. Then [send them "
-        "again](#sending-replies-again).",
     ),
     Symptom(
         name="Replies of a tenant",

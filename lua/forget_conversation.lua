@@ -3,7 +3,7 @@
 -- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:held         zset  conversation -> held_until_ms; a time in the past has no effect
+-- KEYS[4]  {b<shard>}:held         zset  conversation -> held_until_ms; handoff/<id> -> the end of the mark
 -- KEYS[5]  {b<shard>}:claimed      list  conversation, due_at_ms, ... of the last claim
 -- KEYS[6]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[7]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
@@ -11,7 +11,7 @@
 -- KEYS[9]  {b<shard>}:taken:<id>   hash  the frozen batch's id, times and owner
 -- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
--- KEYS[12] {b<shard>}:holds        hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
+-- KEYS[12] {b<shard>}:holds        hash  people/<id>, consumers/<id>, handoff/<id> -> end, a blank, cause
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
 -- Returns  {"FORGOTTEN", last_at_ms | -1, waiting, frozen, leaving_until_ms | -1}
@@ -38,8 +38,8 @@ redis.call('UNLINK', conv_key, msgs_key, batch_key, taken_key, seen_key, emitted
 redis.call('HDEL', open_key, conversation)
 redis.call('ZREM', pending_key, conversation)
 redis.call('ZREM', inflight_key, conversation)
-redis.call('ZREM', held_key, conversation)
-redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
+redis.call('ZREM', held_key, conversation, 'handoff/' .. conversation)
+redis.call('HDEL', holds_key, 'people/' .. conversation, 'consumers/' .. conversation, 'handoff/' .. conversation)
 for i, name in ipairs(redis.call('LRANGE', claimed_key, 0, -1)) do
   if i % 2 == 1 and name == conversation then
     redis.call('LSET', claimed_key, i - 1, '')

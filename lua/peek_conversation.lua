@@ -7,11 +7,12 @@
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
--- KEYS[8]  {b<shard>}:holds       hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
+-- KEYS[8]  {b<shard>}:holds       hash  people/<id>, consumers/<id>, handoff/<id> -> end, a blank, cause
 -- ARGV[1]  conversation           str
 -- ARGV[2]  limit                  int   return at most this many payloads, oldest first, 0..64
 -- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, why | "", count, first_at_ms | -1,
---           last_at_ms | -1, generation, people | "", consumers | "", batch_id | "", attempt, frozen, payloads...}
+--           last_at_ms | -1, generation, people | "", consumers | "", handoff | "", batch_id | "", attempt, frozen,
+--           payloads...}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads
 
@@ -35,7 +36,9 @@ if buffer then
   due_at, generation, why = due_at_of(buffer), base_of(buffer) + count, why_of(buffer)
   if word == 'PENDING' and not conv[3] then scheduled_at = math.max(scheduled_at, due_at) end
 end
-local holds = redis.call('HMGET', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
-return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, holds[1] or '', holds[2] or '',
-  conv[3] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
+local holds = redis.call('HMGET', holds_key, 'people/' .. conversation, 'consumers/' .. conversation,
+  'handoff/' .. conversation)
+return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation,
+  holds[1] or '', holds[2] or '', holds[3] or '', conv[3] or '',
+  tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
   unpack(limit > 0 and redis.call('LRANGE', msgs_key, 0, limit - 1) or {})}

@@ -5,16 +5,16 @@
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[7]  {b<shard>}:holds       hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
+-- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; handoff/<id> -> the end of the mark
+-- KEYS[7]  {b<shard>}:holds       hash  people/<id>, consumers/<id>, handoff/<id> -> end, a blank, cause
 -- ARGV[1]  now_ms                 int
--- ARGV[2]  limit                  int   put back at most this many claims, and forget as many holds, 1..1000
+-- ARGV[2]  limit                  int   put back at most this many claims, and forget as many holds and marks, 1..1000
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
 -- ARGV[4]  start_ms               int   lifetime of a start reservation
 -- ARGV[5]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversations...}
 -- Repeat   finds no expired claim; makes the same start reservation
--- Keeps    no conversation remains in flight beyond its deadline; holds that have not ended
+-- Keeps    no conversation remains in flight beyond its deadline; holds and marks that have not ended
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, held_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -26,11 +26,12 @@ local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV
 local expired
 -- include put_back_expired
 
--- Forget holds that ended over a minute ago. A more recent hold may not have ended by the clock of a host that lags.
+-- Forget holds and marks that ended over a minute ago. A more recent one may not have ended by the clock of a host that
+-- lags. A mark has the same name in `held` and in `holds`.
 local ended = redis.call('ZRANGE', held_key, '-inf', now_ms - 60000, 'BYSCORE', 'LIMIT', 0, limit)
-for _, conversation in ipairs(ended) do
-  redis.call('ZREM', held_key, conversation)
-  redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
+for _, name in ipairs(ended) do
+  redis.call('ZREM', held_key, name)
+  redis.call('HDEL', holds_key, name, 'people/' .. name, 'consumers/' .. name)
 end
 
 -- Find the earliest exact due time. A score in pending may be too early, because later messages move a timer without

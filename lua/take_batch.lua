@@ -6,6 +6,7 @@
 -- KEYS[4]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[5]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
+-- KEYS[7]  {b<shard>}:holds       hash  people/<id>, consumers/<id>, handoff/<id> -> end, a blank, cause
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  token                  str   unique to this run of the conversation processor
@@ -15,12 +16,14 @@
 -- ARGV[7]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[8]  limit                  int   put at most this many messages into one batch, 1..1000
 -- ARGV[9]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
--- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, due_at_ms, why, payloads...}
+-- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, due_at_ms, why,
+--           handoff | "", payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
--- Repeat   returns the same batch, attempt and counts
+-- Repeat   returns the same batch, attempt and counts, with the mark of that moment
 -- Keeps    once taken, the id and the content of a batch never change
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local holds_key = KEYS[7]
 local now_ms, conversation, token, token_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local pause_ms, max_pause_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 local batch_prefix, limit, max_bytes = ARGV[7], math.min(tonumber(ARGV[8]), 1000), tonumber(ARGV[9])
@@ -89,4 +92,5 @@ redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', token_until, 'token_ms', token_ms)
 redis.call('ZADD', inflight_key, 'XX', token_until - 0.5, conversation) -- the fraction says that the batch is taken
 return {'TAKEN', batch_id, attempt, token_until, tonumber(generation), tonumber(first_at), tonumber(last_at),
-  tonumber(due_at), why, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}
+  tonumber(due_at), why, redis.call('HGET', holds_key, 'handoff/' .. conversation) or '',
+  unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

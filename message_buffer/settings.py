@@ -99,6 +99,8 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
+    queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
+    """The URL of each of the stage's queues by its name."""
 
 
 class WhatsAppQueueSettings(NamedTuple):
@@ -130,6 +132,9 @@ class IngestSettings(NamedTuple):
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
+    queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
+    """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
+    `handoff` have no conditions."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -178,6 +183,10 @@ class AdminSettings(NamedTuple):
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
     expire."""
+    queues: tuple[str, ...] = ()
+    """The names of the stage's queues."""
+    queue_dead_letter_urls: tuple[str, ...] = ()
+    """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
 
 
 class GateSettings(NamedTuple):
@@ -193,6 +202,7 @@ class ResponderOptions(NamedTuple):
     """The stage's settings of its responder, which `ResponderConfig` in `infra/settings_and_defaults.py` explains."""
 
     assistant: str
+    """`echo`, `bedrock`, `openai`, or the ARN of a function."""
     model: str
     instructions: str
     assistant_url: str
@@ -209,26 +219,20 @@ class ResponderOptions(NamedTuple):
     turn_days: int
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""
-    lock_ms: int
-    """How long a run keeps its conversation locked. This is longer than the function's time-out."""
-    hidden_seconds: int
-    """How long the queue hides a delivery from other runs. If a run crashes, the queue delivers the batch again after
-    this time."""
     max_question_tokens: int = 32_000
     """The responder does not answer a longer batch, because it never shortens one. Twenty of WhatsApp's longest
     messages have 27,000 tokens."""
     max_attempts: int = 12
-    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts, even if its run
-    only waited for an earlier batch."""
+    """After this many deliveries the responder gives a batch up. Each delivery by the queue counts, even if the gate
+    has stopped the reply, or if an earlier batch of the conversation has failed."""
 
 
 class ResponderSettings(NamedTuple):
     log: LogSettings
     conversations_table: str
-    queue_url: str
-    """The queue that the responder consumes."""
-    dead_letter_queue_url: str
-    """The queue for batches that the responder cannot answer."""
+    queues: dict[str, Any]
+    """The queues that the responder consumes: the name -> {"url", "dead_letter_url"}. A batch that the responder cannot
+    answer goes into the dead-letter queue of its queue."""
     secret_id: str
     """The secret that `lambdas/responder/credentials.py` describes."""
     gate_function: str

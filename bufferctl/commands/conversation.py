@@ -23,6 +23,7 @@ UNFINISHED = "This command could not erase everything: run it again."
 app = typer.Typer(help="List, show and control conversations.")
 Words = Annotated[bool, typer.Option("--messages", help="Also show what people wrote.")]
 HoldTime = Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 15m, at most 24h.")]
+NoLimit = Annotated[bool, typer.Option("--no-limit", help="Until it is resumed; needs the stage's queue handoff.")]
 
 
 @app.command("list")
@@ -86,13 +87,17 @@ def hold(ctx: Ctx, conversation: Conversation, *, duration: HoldTime = "1h") -> 
 
 
 @app.command()
-def handoff(ctx: Ctx, conversation: Conversation, *, duration: HoldTime = "1h") -> Shown:
-    """Hold, and record that a human agent answers."""
-    return _hold(ctx.obj, conversation, duration_ms(duration), cause="handoff")
+def handoff(ctx: Ctx, conversation: Conversation, *, duration: HoldTime = "1h", no_limit: NoLimit = False) -> Shown:
+    """Record that a human agent answers. Hold, unless the stage has the queue handoff, which then gets the batches."""
+    return _hold(ctx.obj, conversation, None if no_limit else duration_ms(duration), cause="handoff")
 
 
-def _hold(given: Given, conversation: str, hold_ms: int, *, cause: str) -> Shown:
+def _hold(given: Given, conversation: str, hold_ms: int | None, *, cause: str) -> Shown:
     result = given.ask("conversation.hold", conversation=conversation, holdMs=hold_ms, cause=cause)
+    if "handedOffUntil" in result:
+        until_ms = result["handedOffUntil"]
+        until = "until it is resumed" if until_ms is None else f"until {moment(until_ms)}, or until it is resumed"
+        return result, f"Handed off {until}. Its batches go to the queue handoff."
     text = f"On hold until {moment(result['heldUntil'])}, or until it is resumed."
     if "warning" in result:
         text += f"\nWarning: {result['warning']}\nreplyUntil  {moment(result['replyUntil'])}"
@@ -101,7 +106,7 @@ def _hold(given: Given, conversation: str, hold_ms: int, *, cause: str) -> Shown
 
 @app.command()
 def resume(ctx: Ctx, conversation: Conversation) -> Shown:
-    """End all holds. Messages on hold are due now."""
+    """End all holds, and a hand-off. Messages on hold are due now."""
     result = ctx.obj.ask("conversation.resume", conversation=conversation)
     return result, "No message is waiting." if result["dueAt"] is None else f"Due at {moment(result['dueAt'])}."
 

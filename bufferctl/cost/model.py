@@ -142,6 +142,8 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
         parts += [_valkey_lane, _cache, _network]
     if config.has_dynamodb_lane:
         parts.append(_dynamodb_lane)
+    if config.effective_queues:
+        parts.append(_queues)
     if config.responder:
         parts.append(_responder)
     if config.canary:
@@ -249,7 +251,8 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
     network, call = config.network, used("sdk_call_bytes")
     _, starts = processors(traffic, shards=config.shards, timings=config.timings)
     to_aws = (
-        traffic.batches * (2 * call + traffic.event_bytes)
+        traffic.batches * (1 + bool(config.effective_queues)) * (call + traffic.event_bytes)
+        + traffic.batches * call
         + (3 * starts + _once_in(limits.SECRET_LIFE_MS, config, traffic)) * call
     )
     to_cache = traffic.messages * (used("buffer_call_bytes") + 2 * traffic.payload_bytes)
@@ -308,6 +311,14 @@ def _events(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("events", "EventBridge: archive, written", "events_archived", archived, "batches x size of the event"),
         Line("events", "EventBridge: archive, kept", "events_kept", published * days / DAYS, "written x days kept"),
     ]
+
+
+def _queues(config: StageConfig, traffic: Traffic) -> list[Line]:
+    """Return the queues' lines. SQS bills 64 KB of a request as one, and the event is sent and received."""
+    polls = len(config.effective_queues) * used("queue_polls")
+    requests = (polls + traffic.batches * (2 * ceil(traffic.event_bytes / 65_536) + 2)) / MILLION
+    how = "polls of each queue's mapping + batches x (sent, received, hidden, deleted)"
+    return [Line("queues", "SQS FIFO: queues", "sqs_fifo_requests", requests, how)]
 
 
 def _once_in(life_ms: float, config: StageConfig, traffic: Traffic) -> float:
@@ -370,6 +381,7 @@ def _metrics_and_alarms(config: StageConfig, traffic: Traffic) -> list[Line]:
         alarms += used("alarm_metrics_of_public_cache") * (not config.has_network)
     else:
         always, with_traffic, alarms = metrics_of("sweep"), "dynamodb", used("alarm_metrics_of_dynamodb_lane")
+    alarms += used("alarm_metrics_of_queue") * len(config.effective_queues)
     metrics = always + metrics_of(with_traffic) * traffic.busy_hours
     invocations = traffic.webhooks + traffic.batches + PASSES * config.has_valkey_lane
     # X-Ray samples one invocation a second and 5 % of the others.
@@ -386,12 +398,10 @@ def _metrics_and_alarms(config: StageConfig, traffic: Traffic) -> list[Line]:
 def _responder(config: StageConfig, traffic: Traffic) -> list[Line]:
     part, batches, millions = "responder", traffic.batches, traffic.batches / MILLION
     seconds = batches * (used("responder_seconds") + 2 * billed_seconds("conversation_processor_ms"))
-    requests = used("queue_polls") / MILLION + 3 * millions
     return [
         *_function(config, "responder", runs=3 * batches, seconds=seconds, how="replies x (a run and two of the gate)"),
         Line(part, "DynamoDB: writes of replies", "dynamodb_write", millions * used("responder_writes"), "replies"),
         Line(part, "DynamoDB: reads of replies", "dynamodb_read", millions * used("responder_reads"), "replies"),
-        Line(part, "SQS: replies", "sqs_requests", requests, "polls + replies x three requests"),
         Line(part, "Secrets Manager: responder", "secret", 1, "keys of the AI and the channels"),
         Line(part, "AI: tokens of prompts", "input_tokens", millions * used("prompt_tokens"), "replies x tokens"),
         Line(part, "AI: tokens of replies", "output_tokens", millions * used("reply_tokens"), "replies x tokens"),

@@ -14,6 +14,7 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.holds import Hold, Holder
 from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
@@ -49,6 +50,7 @@ class Conversations:
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
+        has_handoff_queue: bool = False,
         clock: Clock = system_clock,
     ) -> None:
         self._valkey_lane = valkey_lane
@@ -58,6 +60,7 @@ class Conversations:
         self._bus = bus
         self._takeovers = takeovers
         self._agent_of = agent_of
+        self._has_handoff_queue = has_handoff_queue
 
     def status(self, _request: r.Request) -> Json:
         """Return the state of the shards and open windows, after putting back conversations whose claim has expired."""
@@ -167,15 +170,23 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: r.HoldConversation) -> Json:
-        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
+        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends. Instead
+        of a hold, a hand-off sets the mark, if the stage has the queue `handoff`.
 
         Add a warning if the platform refuses ordinary replies when the hold ends.
         """
         name = _name(request)
+        holder: Holder = "handoff" if self._has_handoff_queue and request.cause == "handoff" else "people"
+        if request.hold_ms is None and holder != "handoff":
+            raise InvalidInput(
+                "holdMs is missing: only a hand-off in a stage with the queue handoff may be without a limit."
+            )
         *_, last = [
-            lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
+            lane.hold_buffer(name, holder=holder, cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
+        if holder == "handoff":
+            return {"handedOffUntil": Hold(holder, last.held_until_ms, request.cause).shown_until_ms}
         # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
@@ -185,13 +196,14 @@ class Conversations:
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
     def resume(self, request: r.OfConversation) -> Json:
-        """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
+        """End all holds and the hand-off mark, in all lanes. Return the messages' due time. Raise SubjectNotFound if
+        there was none."""
         name = _name(request)
         # End the takeover first, or a late delivery of a human agent's earlier reply could hold the conversation again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
         if not any(isinstance(each, o.HoldEnded) for each in outcomes):
-            raise SubjectNotFound("This conversation is not on hold.")
+            raise SubjectNotFound("This conversation is not on hold or handed off.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}
 

@@ -22,6 +22,7 @@ from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
@@ -51,13 +52,21 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     rules = RulesAdmin(
         table=rules_table,
         stage_rules=settings.rules,
+        queues=settings.queues,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
         telemetry=telemetry,
         time_left=call.time_left,
     )
     operations = operations_of(
-        Conversations(valkey_lane, bus, takeovers, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
+        Conversations(
+            valkey_lane,
+            bus,
+            takeovers,
+            dynamodb_lane=dynamodb_lane,
+            agent_of=rules.agent_of,
+            has_handoff_queue=HANDOFF in settings.queues,
+        ),
         rules,
         DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(

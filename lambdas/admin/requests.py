@@ -40,7 +40,8 @@ class ListConversations(Request):
 
 
 class HoldConversation(OfConversation):
-    hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
+    hold_ms: Annotated[int | None, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")] = None
+    """None: without a limit, which only a hand-off mark may be."""
     cause: Literal["operator", "handoff"] = "operator"
 
 

@@ -1,7 +1,7 @@
 """Shows, checks, stores and explains the rules that operators change, and retimes the open buffers in their scope."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lambdas.admin.conversations import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
@@ -18,6 +18,7 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import resolve_rules
+from message_buffer.rules.queues import unknown_queues
 from message_buffer.rules.rule_book import DOOR, RuleBook, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
 from message_buffer.rules.rules_table import RulesTable, StoredRules
@@ -56,6 +57,7 @@ class RulesAdmin:
         *,
         table: RulesTable,
         stage_rules: Mapping[str, Any],
+        queues: Collection[str] = (),
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
         telemetry: Telemetry,
@@ -64,6 +66,7 @@ class RulesAdmin:
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
+        self._queues = queues
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
         self._telemetry = telemetry
@@ -83,6 +86,8 @@ class RulesAdmin:
     def set(self, request: SetRules) -> Json:
         scope = _checked_scope(request.scope)
         check_platform_names(_platforms_named(scope, request.rules))
+        if unknown := [*unknown_queues(request.rules, self._queues)]:
+            raise InvalidRules("\n".join(unknown))
         others = [each for each in self._table.read_all() if each.scope != scope]
         if scope.startswith(DOOR):
             _require_room_for_door(request.rules, others)

@@ -30,6 +30,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
 from message_buffer.lanes.dynamodb.windows import FIRST_ATTEMPT
+from message_buffer.lanes.holds import Hold, handoff_of
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
@@ -226,7 +227,8 @@ class DynamoDbProcessor:
             conversation, frozen = locked.conversation, batch.frozen
             if batch.payloads is not None:
                 heartbeat.check()
-                self._emission.send(conversation, _taken(batch, batch.payloads), time)
+                handoff = handoff_of(batch.window.holds, self._clock())
+                self._emission.send(conversation, _taken(batch, batch.payloads, handoff), time)
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         self._messages.write_tombstones(
@@ -395,11 +397,11 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
     )
 
 
-def _taken(batch: _BatchToEmit, payloads: list[bytes]) -> BatchTaken:
+def _taken(batch: _BatchToEmit, payloads: list[bytes], handoff: Hold | None) -> BatchTaken:
     frozen, due = batch.frozen, batch.frozen.due
     return BatchTaken(
         batch_id=frozen.batch_id, attempt=batch.window.attempt, generation=frozen.generation,
         first_at_ms=frozen.first_at_ms, last_at_ms=frozen.last_at_ms,
         due_at_ms=due.due_at_ms, flush_reason=due.reason, rule=due.rule, applied_wait_ms=due.wait_ms,
-        payloads=payloads, lane="dynamodb",
+        payloads=payloads, lane="dynamodb", handoff=handoff,
     )  # fmt: skip

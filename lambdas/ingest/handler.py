@@ -65,7 +65,7 @@ def _ingest() -> Ingest:
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, queues=settings.queues),
         takeovers=TakeoversTable(settings.takeovers_table),
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),

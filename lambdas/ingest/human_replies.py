@@ -1,4 +1,7 @@
-"""Puts a conversation on hold after a human agent has answered in it, and publishes the takeover when it begins."""
+"""Puts a conversation on hold after a human agent has answered in it, and publishes the takeover when it begins.
+
+If the stage has the queue `handoff`, the conversation gets a hand-off mark instead of a hold.
+"""
 
 from collections.abc import Iterable
 
@@ -8,6 +11,7 @@ from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.conversation_events import TAKEN_OVER, taken_over_event
 from message_buffer.events.event_bus import EventBus
+from message_buffer.lanes.holds import Holder
 from message_buffer.lanes.lane import Lane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
@@ -21,7 +25,10 @@ MAX_SAVES_OF_A_TAKEOVER = 5
 
 
 class HumanReplies:
-    def __init__(self, lane: Lane, bus: EventBus, table: TakeoversTable, clock: Clock) -> None:
+    def __init__(
+        self, lane: Lane, bus: EventBus, table: TakeoversTable, clock: Clock, *, has_handoff_queue: bool
+    ) -> None:
+        self._holder: Holder = "handoff" if has_handoff_queue else "people"
         self._lane = lane
         self._bus = bus
         self._table = table
@@ -61,7 +68,7 @@ class HumanReplies:
         conversation = str(reply.conversation)
         # Bound the hold, because the clock of the host that stored the takeover may be ahead or behind.
         hold_ms = min(max(takeover.until_ms - self._clock(), 1), MAX_HOLD_MS)
-        self._lane.hold_buffer(conversation, holder="people", cause="answer", hold_ms=hold_ms)
+        self._lane.hold_buffer(conversation, holder=self._holder, cause="answer", hold_ms=hold_ms)
         if not takeover.is_published:
             event = taken_over_event(
                 reply.conversation, agent=reply.agent, reply_id=reply.id, at_ms=takeover.began_at_ms,
@@ -73,4 +80,4 @@ class HumanReplies:
         elif not self._table.read(conversation).is_on(self._clock()):
             # An operator has resumed the conversation since the takeover was stored. The hold above may have begun
             # after that, so end it.
-            self._lane.resume_buffer(conversation, holder="people", cause="answer")
+            self._lane.resume_buffer(conversation, holder=self._holder, cause="answer")

@@ -14,6 +14,7 @@ from message_buffer.limits import MAX_MESSAGE_ID_BYTES
 from message_buffer.messages.changes import Change, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation, escape_part
 from message_buffer.messages.message import Message, encode
+from message_buffer.rules.queues import queue_of
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Owner, Rules
@@ -123,7 +124,8 @@ def _prepare_one(
             learn = None
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
-            payload, timing = encode(_with_agent(message, agent)), timing_of(message, rules)
+            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
+            payload, timing = encode(_with_route(message, agent, queue)), timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
             )
@@ -131,7 +133,8 @@ def _prepare_one(
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             new_timing = timing_of(message, rules) if message.attachments else None
-            change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
+            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
+            change, payload = update._replace(conversation=conversation), encode(_with_route(message, agent, queue))
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             texts = (update.message_id, update.author, update.emoji if isinstance(update, Reacted) else None)
@@ -176,9 +179,10 @@ def update_belongs(
     return Belongs(conversation, agent)
 
 
-def _with_agent(message: Message, agent: str | None) -> Message:
-    """Return the message with its agent. The batch's event names the agent, so rules of the bus can route by it."""
-    return message if agent is None else message.model_copy(update={"agent": agent})
+def _with_route(message: Message, agent: str | None, queue: str | None) -> Message:
+    """Return the message with its agent, by which rules of the bus can route its batch, and with its queue."""
+    route = {name: value for name, value in (("agent", agent), ("queue", queue)) if value is not None}
+    return message.model_copy(update=route) if route else message
 
 
 def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:

@@ -33,6 +33,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
+from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
@@ -74,7 +75,7 @@ class Ingest:
         )
         self._bus = bus
         self._buffering = Buffering(lane, bus, clock)
-        self._human_replies = HumanReplies(lane, bus, takeovers, clock)
+        self._human_replies = HumanReplies(lane, bus, takeovers, clock, has_handoff_queue=HANDOFF in book.queues)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book

@@ -1,4 +1,5 @@
-"""The reference consumer, which answers batches. Like any other consumer, it imports neither lanes nor rules.
+"""The reference consumer, which answers the batches of the stage's queues.
 
-The import contract in `pyproject.toml` lists what a consumer may import from `message_buffer`.
+Like any other consumer, it imports neither lanes nor rules. The import contract in `pyproject.toml` lists what a
+consumer may import from `message_buffer`.
 """

@@ -7,8 +7,10 @@ from lambdas.responder.errors import CallBusy, CallRefused
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import MAX_CONNECT_SECONDS, Http
 from message_buffer.aws import clients as aws
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
+from message_buffer.messages.conversation_id import ConversationId
 
 # After these errors, another attempt would fail in the same way. AccessDeniedException is not one of them: an account's
 # first call of a third party's model begins a subscription, which may take 15 minutes and refuse calls meanwhile.
@@ -20,6 +22,7 @@ FINAL_BEDROCK_ERRORS = (
 )
 # An AI's service may return any text as the status; a log line contains at most this much of it.
 MAX_LOGGED_STATUS_CHARACTERS = 20
+FUNCTION_REQUEST_VERSION = 1
 
 
 class Prompt(NamedTuple):
@@ -29,6 +32,9 @@ class Prompt(NamedTuple):
     model: str
     max_reply_tokens: int
     seconds: float
+    conversation: ConversationId
+    batch_ids: Sequence[str]
+    """The batches of the question, oldest first."""
 
 
 class Reply(NamedTuple):
@@ -100,7 +106,31 @@ class OpenAi:
         return _reply(text, response.get("status"), usage.get("input_tokens", 0), usage.get("output_tokens", 0))
 
 
+class YourFunction:
+    """Calls a Lambda function of the stage's owner. docs/responder.md describes its request and its response."""
+
+    def __init__(self, functions: Functions, arn: str) -> None:
+        self._functions = functions
+        self._arn = arn
+
+    def answer(self, prompt: Prompt) -> Reply:
+        *earlier, question = prompt.turns
+        request = {
+            "version": FUNCTION_REQUEST_VERSION,
+            "conversationId": str(prompt.conversation),
+            "tenant": prompt.conversation.tenant,
+            "turn": {"text": question.text, "batchIds": prompt.batch_ids},
+            "history": [{"role": turn.role, "text": turn.text} for turn in earlier],
+            "instructions": prompt.instructions,
+        }
+        response = self._functions.call(self._arn, request, response_seconds=prompt.seconds)
+        if "errorType" in response:
+            raise CallBusy(f"the function failed: {str(response['errorType'])[:MAX_LOGGED_STATUS_CHARACTERS]}")
+        text = response.get("text")
+        return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), 0, 0)
+
+
 def _reply(text: str, status: object, input_tokens: int, output_tokens: int) -> Reply:
     if not text:
-        raise CallRefused(f"the model returned no text: {str(status)[:MAX_LOGGED_STATUS_CHARACTERS]}")
+        raise CallRefused(f"the assistant returned no text: {str(status)[:MAX_LOGGED_STATUS_CHARACTERS]}")
     return Reply(text, input_tokens, output_tokens)

@@ -1,4 +1,4 @@
-"""Reads the EventBridge events that the queue's messages contain."""
+"""Reads the buffer's events: a batch from an entry of a queue, and the request to forget a conversation."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 def read_batch(body: str, objects: ObjectStore) -> Batch:
-    """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them."""
+    """Return the batch in an entry's body. Fetch its messages from S3 if the event refers to them."""
     with _errors_as_malformed():
         detail = _detail(json.loads(body), DETAIL_TYPE)
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
@@ -67,14 +67,9 @@ def read_batch(body: str, objects: ObjectStore) -> Batch:
         )
 
 
-def read_forgotten(body: str) -> Forgotten | None:
-    """Return the content of `messages.conversation.forgotten`, or None if the body is another event."""
-    if FORGOTTEN not in body:  # the common case, without parsing a batch twice
-        return None
+def read_forgotten(event: Json) -> Forgotten:
+    """Return the content of `messages.conversation.forgotten`."""
     with _errors_as_malformed():
-        event = json.loads(body)
-        if event["detail-type"] != FORGOTTEN:
-            return None
         detail = _detail(event, FORGOTTEN)
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
         return Forgotten(str(conversation), _require_type(int, detail["at"]))

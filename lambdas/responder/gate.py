@@ -1,18 +1,17 @@
 """Decides whether a reply may still be sent. A human agent may have taken over, or the customer may have written again.
 
-While the conversation is on hold, nothing is sent, whatever the policy. Otherwise:
+While the conversation is on hold, or handed off to people, nothing is sent, whatever the policy. Otherwise:
 
-| policy | the gate may close | then an unsent reply |
+| policy | the gate may close | then the turn |
 |---|---|---|
 | deliver | never | |
-| discard_and_merge | before the first part | is discarded; the next batch's reply answers both |
-| interrupt | before any part | is discarded; the parts that were sent stay in the history |
+| discard_and_merge | before the first part | goes back to the queue, and is answered with the newer batch as one turn |
+| interrupt | before any part | before the first part, as above; later, the turn ends with the parts that were sent |
 
-If the gate closes, the batch is parked for a bounded time. If no newer batch has been answered by then,
-the reply is sent after all, because the newer messages may have been cancelled.
+A turn goes back for a bounded time. After that its reply is sent without asking for newer messages, because these may
+have been cancelled, or the customer may never stop writing.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from lambdas.responder.batch import Batch
@@ -22,29 +21,19 @@ from message_buffer.json_object import Json
 
 # The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
 MAX_GATE_ANSWER_SECONDS = 6.0
-# If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
-# reply, too.
-MAX_PARKED_BATCHES = 5
 DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interrupt"
 
 
 class ActiveHold(NamedTuple):
-    """A hold by people or by a consumer. If it is a consumer's, `cause` is the consumer's name."""
+    """A hold by people or by a consumer, or the mark that people have the conversation (`handoff`).
+
+    If it is a consumer's, `cause` is the consumer's name.
+    """
 
     holder: str
     cause: str
-    until_ms: int
-
-
-class ParkedBatch(NamedTuple):
-    """A batch whose reply the gate has stopped, and which waits for the next batch."""
-
-    batch_id: str
-    generation: int
-    lane: str
-    text: str
-    sent_text: str
-    """The parts of the reply that were sent before the gate closed."""
+    until_ms: int | None
+    """None if the hand-off has no limit."""
 
 
 class GateCheck(NamedTuple):
@@ -52,7 +41,7 @@ class GateCheck(NamedTuple):
 
     hold: ActiveHold | None
     newer: bool
-    """The customer has written messages after the batch, and the policy lets them close the gate."""
+    """The customer has written messages after the turn, and the policy lets them close the gate."""
 
 
 class BufferClient:
@@ -86,7 +75,7 @@ class BufferClient:
 
 
 def _hold(seen: Json) -> ActiveHold | None:
-    return next((ActiveHold(each["holder"], each["cause"], int(each["until"])) for each in seen["holds"]), None)
+    return next((ActiveHold(each["holder"], each["cause"], each["until"]) for each in seen["holds"]), None)
 
 
 class ReplyGate:
@@ -94,21 +83,12 @@ class ReplyGate:
         self._buffer = buffer
         self._policy = policy
 
-    def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
+    def check(self, batch: Batch, *, parts_sent: int, has_waited: bool) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result may be outdated at once.
 
-        `answered` is the highest generation of the batch's lane that has been answered. Messages of a higher generation
-        will arrive in a later batch.
+        `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough.
         """
-        if not self._obeys_newer_messages(batch, parked, parts_sent):
+        if has_waited or self._policy == DELIVER or (parts_sent and self._policy != INTERRUPT):
             return GateCheck(self._buffer.current_hold(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
-        # If `answered` is higher than `newest`, ignore it, because the buffer has forgotten the conversation since then
-        # and counts from 1 again.
-        return GateCheck(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
-
-    def _obeys_newer_messages(self, batch: Batch, parked: Sequence[ParkedBatch], parts_sent: int) -> bool:
-        if self._policy == DELIVER or len(parked) >= MAX_PARKED_BATCHES:
-            return False
-        waits_only_once = any(each.batch_id == batch.batch_id for each in parked)
-        return not waits_only_once and (not parts_sent or self._policy == INTERRUPT)
+        return GateCheck(hold, newer=newest > batch.generation)

@@ -1,36 +1,30 @@
-"""Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}`.
+"""Lambda entry of the responder: entries of the stage's queues, the request to forget a conversation, or an operator's
+`{"operation": …}`."""
 
-While the responder works on a delivery, a heartbeat extends the delivery's invisibility by a short period each time. So
-if the function is killed, the queue delivers the batch again soon, however long the queue's own visibility time-out is.
-"""
-
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from lambdas.responder.assistants import Assistant, Bedrock, Echo, OpenAi
+from lambdas.responder.assistants import Assistant, Bedrock, Echo, OpenAi, YourFunction
+from lambdas.responder.batch import read_forgotten
 from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_credential
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
-from lambdas.responder.deliveries import Deliveries, Delivery
-from lambdas.responder.forgetting import OperatorCommands, ResponderForgetting
+from lambdas.responder.dead_letters import DeadLetters
+from lambdas.responder.errors import CallBusy
+from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import BufferClient
 from lambdas.responder.http_client import Http
 from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.secrets import Secrets
-from message_buffer.errors import SendFailed
-from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.consumer import turns
 from message_buffer.events.event_bus import EventBus
-from message_buffer.heartbeat import Heartbeat
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions, ResponderSettings, read_settings
 from message_buffer.telemetry import Telemetry
-
-# The heartbeat hides a delivery for one more period, this many times within each period. So the delivery stays hidden
-# even if one call of the heartbeat is slow.
-MIN_HEARTBEATS_WHILE_HIDDEN = 3
 
 
 class _Components(NamedTuple):
@@ -38,9 +32,8 @@ class _Components(NamedTuple):
 
     responder: Responder
     commands: OperatorCommands
-    deliveries: Deliveries
     telemetry: Telemetry
-    hidden_seconds: int
+    queue_urls: list[str]
 
 
 @cache
@@ -51,25 +44,21 @@ def _components() -> _Components:
     table = ConversationsTable(
         settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days
     )
-    deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
-    forgetting = ResponderForgetting(
-        table=table, dead_letters=DeadLetterQueue(settings.dead_letter_queue_url), lock_ms=options.lock_ms
-    )
+    dead_letter_urls = {queue["url"]: queue["dead_letter_url"] for queue in settings.queues.values()}
     collaborators = Collaborators(
         table=table,
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=BufferClient(Functions(), settings.gate_function, by="responder"),
-        deliveries=deliveries,
-        forgetting=forgetting,
+        dead_letters=DeadLetters(dead_letter_urls),
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, FakeChannel(bus)),
     )
     responder = Responder(collaborators, options, telemetry)
-    commands = OperatorCommands(table=table, forgetting=forgetting, telemetry=telemetry)
-    return _Components(responder, commands, deliveries, telemetry, options.hidden_seconds)
+    commands = OperatorCommands(table, telemetry)
+    return _Components(responder, commands, telemetry, list(dead_letter_urls))
 
 
 @cache
@@ -84,7 +73,9 @@ def _assistant(options: ResponderOptions, credentials: CredentialStore) -> Assis
         case "openai":
             api_key = require_credential(credentials.of("openai"), "apiKey")
             return OpenAi(_http(), url=options.assistant_url, api_key=api_key)
-    return Echo()
+        case "echo":
+            return Echo()
+    return YourFunction(Functions(), options.assistant)
 
 
 def _channel(
@@ -98,32 +89,23 @@ def _channel(
 
 
 def handler(event: Json, context: Any) -> Json:
-    components = _components()
+    components, time_left_ms = _components(), context.get_remaining_time_in_millis
     try:
         if "operation" in event:
-            time_left_ms = context.get_remaining_time_in_millis
             return components.commands.run(event, request_id=context.aws_request_id, time_left_ms=time_left_ms)
-        failed = [each["messageId"] for each in event["Records"] if not _is_finished(each, components, context)]
-        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+        if "Records" not in event:
+            return _forget(event, components, time_left_ms)
+        answer = partial(components.responder.respond, time_left_ms=time_left_ms)
+        return turns.handle(event, answer, queue_urls=components.queue_urls)
     finally:
         components.telemetry.flush()
 
 
-def _is_finished(record: Json, components: _Components, context: Any) -> bool:
-    """Work on one delivery. Return False if the queue has to deliver it again."""
-    hide = partial(components.deliveries.hide, record["receiptHandle"])
-    keep_hidden = partial(hide, seconds=components.hidden_seconds)
-    every_seconds = components.hidden_seconds / MIN_HEARTBEATS_WHILE_HIDDEN
-    try:
-        keep_hidden()
-        with Heartbeat(keep_hidden, every_seconds=every_seconds) as heartbeat:
-            receives = int(record["attributes"]["ApproximateReceiveCount"])
-            delivery = Delivery(record["body"], receives, context.get_remaining_time_in_millis, heartbeat.check)
-            retry_seconds = components.responder.respond(delivery)
-        heartbeat.check()
-        if retry_seconds is not None:
-            hide(seconds=retry_seconds)
-        return retry_seconds is None
-    except SendFailed:
-        # If the queue delivers the batch again although it was answered, the outbox shows what was sent.
-        return False
+def _forget(event: Json, components: _Components, time_left_ms: Callable[[], int]) -> Json:
+    """Erase a conversation as the event of the bus says. Raise CallBusy if time ran out, so that Lambda repeats it."""
+    conversation, at_ms = read_forgotten(event)
+    erased = components.commands.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
+    components.telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
+    if not erased.finished:
+        raise CallBusy("the conversation is not erased yet")
+    return {}

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# DynamoDB limits an item to 400 KB. Besides these turns, the record contains parked batches and settings.
+# DynamoDB limits an item to 400 KB. Besides these turns, the record contains settings.
 MAX_RECORDED_TURNS_BYTES = 98_304
-# DynamoDB limits a transaction to 100 writes, and the last one of a batch may move all turns out of the record.
+# DynamoDB limits a transaction to 100 writes, and the last one of a turn may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
 # A token of English has about four bytes, so the estimated number of tokens is usually higher than the true one.

@@ -30,22 +30,25 @@ class Http:
         logging.getLogger("urllib3").setLevel(logging.WARNING)
         self._errors = urllib3.exceptions
         self._timeout = urllib3.Timeout
-        self._pool = urllib3.PoolManager(retries=False)
+        self._pool_manager = urllib3.PoolManager
 
     def post(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> Json:
         """Return the JSON object of a 2xx response, or an empty object if its body is something else."""
         deadline = time.monotonic() + seconds
         try:
-            response = self._pool.request(
-                "POST",
-                url,
-                body=body,
-                headers=dict(headers),
-                timeout=self._timeout(connect=min(MAX_CONNECT_SECONDS, seconds), read=seconds),
-                redirect=False,
-                preload_content=False,
-            )
-            content = self._read(response, deadline)
+            # Use no old connection: it may have died unnoticed while Lambda suspended the process, and a request that
+            # fails on it may not be repeated. Other threads make requests at the same time.
+            with self._pool_manager(retries=False) as connections:
+                response = connections.request(
+                    "POST",
+                    url,
+                    body=body,
+                    headers=dict(headers),
+                    timeout=self._timeout(connect=min(MAX_CONNECT_SECONDS, seconds), read=seconds),
+                    redirect=False,
+                    preload_content=False,
+                )
+                content = self._read(response, deadline)
         # `from None`, because the texts of urllib3's errors contain the URL or a header.
         except self._errors.LocationValueError as error:
             raise CallRefused(f"no such place: {type(error).__name__}") from None
@@ -56,10 +59,6 @@ class Http:
         except ValueError as error:
             # A header has an impossible value, for example a key with a line end. urllib3 has not begun the request.
             raise CallRefused(f"no request: {type(error).__name__}") from None
-        finally:
-            # Use no old connection: it may have died unnoticed while Lambda suspended the process, and a request that
-            # fails on it may not be repeated.
-            self._pool.clear()
         return _object_of(response.status, content)
 
     def post_json(self, url: str, value: Json, *, headers: Mapping[str, str], seconds: float) -> Json:

@@ -1,41 +1,41 @@
-"""Answers a batch.
+"""Answers a turn: the batches of a conversation that the queue delivers together.
 
-One run at a time owns a conversation. The run stores the whole reply before it sends the first part, records each part
-before and after it sends it, and stores the turns and the outcome in one transaction at the end. So after a crash the
-next run continues where the last one stopped. Only a part that was being sent at that moment is not sent again, but
-marked as unconfirmed.
+The queue delivers nothing else of the conversation meanwhile. A run stores the whole reply as a plan before it sends
+the first part, records each part before and after it sends it, and at the end stores the turn and marks its batches in
+one transaction. So after a crash the next run continues where the last one stopped. Only a part that was being sent at
+that moment is not sent again, but marked as unconfirmed.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
 from lambdas.responder import history
 from lambdas.responder.assistants import Assistant, Prompt
-from lambdas.responder.batch import Batch, Forgotten, read_batch, read_forgotten
+from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
 from lambdas.responder.conversations_table import (
     PLANNED,
+    PROCESSING,
     SENDING,
     SENT,
     UNCONFIRMED,
-    ConversationRecord,
     ConversationsTable,
-    Outbox,
-    OwnedByAnother,
     Part,
+    Plan,
 )
-from lambdas.responder.deliveries import Deliveries, Delivery
-from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
-from lambdas.responder.forgetting import ResponderForgetting
-from lambdas.responder.gate import ActiveHold, BufferClient, GateCheck, ParkedBatch, ReplyGate
-from lambdas.responder.history import ASSISTANT, USER, Turn
-from lambdas.responder.owned_batch import OwnedBatch
+from lambdas.responder.dead_letters import DeadLetters
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, MalformedEvent
+from lambdas.responder.gate import DELIVER, ActiveHold, BufferClient, GateCheck, ReplyGate
+from lambdas.responder.history import USER, Turn
+from lambdas.responder.owned_turn import OwnedTurn
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import MessageBufferError, SendFailed
+from message_buffer.consumer import turns
+from message_buffer.consumer.turns import Entry, TryAgain
+from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.messages.conversation_id import ConversationId
@@ -44,7 +44,7 @@ from message_buffer.telemetry import Telemetry
 
 REPLY_WITHHELD = "messages.reply.withheld"
 REPLY_WITHHELD_VERSION = 1
-# The outcomes of a batch.
+# The outcomes of a turn.
 ANSWERED, WITHHELD = "reply_sent", "reply_withheld"
 # The reasons to withhold a reply.
 ON_HOLD = "on_hold"
@@ -53,8 +53,8 @@ CHANNEL_NOT_ALLOWED = "channel_not_allowed"
 QUESTION_TOO_LONG = "question_too_long"
 TOO_MANY_REPLIES = "too_many_replies"
 TOO_MANY_OF_TENANT = "too_many_replies_of_tenant"
-# The maximum pause for a batch that only waits because another run owns its conversation.
-MAX_RETRY_SECONDS_WHILE_OWNED = 32
+# If the gate closes, the first pause. Each further pause is twice as long.
+MIN_GATE_PAUSE_SECONDS = 2
 # If a run ends after it has recorded `sending`, the part is never sent again. So there must be time to send the part,
 # and also to write to the table.
 MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
@@ -67,8 +67,7 @@ class Collaborators(NamedTuple):
     bus: EventBus
     objects: ObjectStore
     buffer: BufferClient
-    deliveries: Deliveries
-    forgetting: ResponderForgetting
+    dead_letters: DeadLetters
     assistant: Callable[[], Assistant]
     channel: Callable[[ConversationId], Channel | None]
     """Returns None if there is no channel for the conversation's platform."""
@@ -92,267 +91,251 @@ class Responder:
         self._new_owner = new_owner
         self._gate = ReplyGate(options.gate, collaborators.buffer)
 
-    def respond(self, delivery: Delivery) -> int | None:
-        """Answer the delivery's batch. Return None if the delivery is finished, otherwise the seconds to wait.
+    def respond(self, delivered: turns.Turn, *, time_left_ms: Callable[[], int]) -> None:
+        """Answer the entries of a conversation. Raise TryAgain if the queue has to deliver them again.
 
-        A delivery is also finished if it was dead-lettered.
+        An entry that is given up is put into the dead-letter queue, and is not delivered again.
         """
-        batch = None
+        owned = None
         try:
-            if forgotten := read_forgotten(delivery.body):
-                return self._forget(forgotten, delivery)
-            batch = read_batch(delivery.body, self._collaborators.objects)
-            return self._own_and_answer(batch, delivery)
-        except MessageBufferError as error:
-            return self._after_failure(error, batch, delivery)
-        except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
-            self._telemetry.crash("responder failed", error, batch=batch.batch_id if batch else None)
-            return self._after_failure(CallBusy(f"unexpected error: {type(error).__name__}"), batch, delivery)
-
-    def _forget(self, forgotten: Forgotten, delivery: Delivery) -> int | None:
-        conversation, at_ms = forgotten
-        erased = self._collaborators.forgetting.forget(conversation, at_ms=at_ms, time_left=delivery.time_left_ms)
-        self._telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
-        return None if erased.finished else delivery.retry_seconds
-
-    def _after_failure(self, error: MessageBufferError, batch: Batch | None, delivery: Delivery) -> int | None:
-        ids = {"conversation": str(batch.conversation), "batch": batch.batch_id} if batch else {}
-        reason = str(error)
-        if error.retryable and delivery.receives < self._options.max_attempts:
-            self._telemetry.warn("reply is tried again", reason=reason, attempt=delivery.receives, **ids)
-            return delivery.retry_seconds
-        try:
-            if batch:
-                self._table.clear_answered_by(str(batch.conversation), batch.batch_id)
-            self._collaborators.deliveries.dead_letter(delivery.body, reason=reason)
-        except SendFailed as failed:
-            self._telemetry.warn("reply could not be dead-lettered", reason=str(failed), **ids)
-            return delivery.retry_seconds
-        self._telemetry.warn("reply was given up", reason=reason, attempt=delivery.receives, **ids)
-        return None
-
-    # -- the owner ---------------------------------------------------------------------------------
-
-    def _own_and_answer(self, batch: Batch, delivery: Delivery) -> int | None:
-        conversation, owner, now_ms = str(batch.conversation), self._new_owner(), self._clock()
-        try:
-            record = self._table.acquire(conversation, owner, now_ms=now_ms, until_ms=now_ms + self._options.lock_ms)
-            if isinstance(record, OwnedByAnother):
-                self._telemetry.info(
-                    "another run owns the conversation", conversation=conversation, batch=batch.batch_id
-                )
-                owned_seconds = (record.until_ms - now_ms) // 1_000
-                return max(1, min(owned_seconds, delivery.retry_seconds, MAX_RETRY_SECONDS_WHILE_OWNED))
-            if record.forgotten_at_ms and batch.last_message_at_ms <= record.forgotten_at_ms:
-                self._drop_forgotten(batch, owner, record)
-                return None
-            outbox = self._table.outbox(conversation, batch.batch_id)
-            if outbox and outbox.outcome:
-                self._telemetry.info("batch was finished before", conversation=conversation, batch=batch.batch_id)
-                self._table.release(conversation, owner, status=record.status or outbox.outcome, reason="")
-                return None
-            settings = {**self._table.tenant_settings(batch.conversation.tenant), **record.settings}
-            max_tokens = self._options.max_question_tokens
-            return self._answer(
-                OwnedBatch(self._table, batch, delivery, owner, now_ms, record, outbox, settings, max_tokens)
-            )
-        except Exception as error:
-            self._telemetry.count("ProcessingErrors")
-            reason = str(error) if isinstance(error, MessageBufferError) else type(error).__name__
-            self._release_after_failure(conversation, owner, reason)
+            batches = self._read(delivered)
+            if batches:
+                owned = self._own(delivered, batches, time_left_ms)
+                while owned.waiting:
+                    self._answer(owned)
+        except TryAgain:
             raise
+        except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
+            self._after_failure(error, delivered, owned)
 
-    def _drop_forgotten(self, batch: Batch, owner: str, record: ConversationRecord) -> None:
-        conversation = str(batch.conversation)
-        if record.is_tombstone:
-            self._table.release_tombstone(conversation, owner, now_ms=self._clock())
-        else:
-            self._table.release(conversation, owner, status=record.status or "waiting", reason="")
-        self._telemetry.info("batch was forgotten", conversation=conversation, batch=batch.batch_id)
+    # -- what is delivered -------------------------------------------------------------------------
 
-    def _release_after_failure(self, conversation: str, owner: str, reason: str) -> None:
-        # The ownership ends by itself. Raise nothing, because the caller re-raises the first error.
-        with suppress(SendFailed):
-            self._table.release(conversation, owner, status="processing_error", reason=reason)
+    def _read(self, delivered: turns.Turn) -> dict[str, Batch]:
+        """Return the batch of each entry, by the entry's id. Give up what is not a batch."""
+        batches = {}
+        for entry in delivered.entries:
+            try:
+                batches[entry.id] = read_batch(entry.body, self._collaborators.objects)
+            except MalformedEvent as error:
+                self._give_up([entry], delivered, str(error))
+        return batches
 
-    # -- the steps of a batch ----------------------------------------------------------------------
+    def _own(self, delivered: turns.Turn, batches: dict[str, Batch], time_left_ms: Callable[[], int]) -> OwnedTurn:
+        """Acquire the conversation, and leave out the batches that were finished before, or forgotten."""
+        conversation, owner, now_ms = next(iter(batches.values())).conversation, self._new_owner(), self._clock()
+        name = str(conversation)
+        record = self._table.acquire(name, owner, now_ms=now_ms)
+        settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
+        plan = self._table.take_plan(name, owner) if record.status == PROCESSING else None
+        owned = OwnedTurn(
+            self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
+        )
+        forgotten = {each.batch_id for each in owned.waiting if each.last_message_at_ms <= record.forgotten_at_ms}
+        for batch_id in forgotten:
+            self._telemetry.info("batch was forgotten", conversation=name, batch=batch_id)
+        finished = self._table.finished(name, [each.batch_id for each in owned.waiting]) - forgotten
+        for batch_id in finished:
+            self._telemetry.info("batch was finished before", conversation=name, batch=batch_id)
+        owned.leave_out(forgotten | finished)
+        return owned
 
-    def _answer(self, owned: OwnedBatch) -> int | None:
-        if owned.outbox and owned.outbox.answered_by:
-            owned.release(reason="another batch answers this one, too")
-            # Wait as long as after a failure. With shorter pauses, this batch could use up its attempts before the
-            # batch that answers it has used up its own.
-            return owned.delivery.retry_seconds
-        if owned.outbox and owned.outbox.withheld:
-            # An earlier run may have published the event, so send nothing, even if the reason is gone by now.
-            self._finish_withheld(owned, owned.outbox.withheld)
-            return None
+    def _after_failure(self, error: Exception, delivered: turns.Turn, owned: OwnedTurn | None) -> None:
+        """Give up the entries that were delivered often enough, or all if a retry is pointless. Return the others."""
+        self._telemetry.count("ProcessingErrors")
+        if not isinstance(error, MessageBufferError):
+            self._telemetry.crash("responder failed", error, **_ids(owned))
+            error = CallBusy(f"unexpected error: {type(error).__name__}")
+        reason, most = str(error), self._options.max_attempts
+        # If another run owns the conversation, that run decides.
+        may_give_up = not isinstance(error, LockLost)
+        given_up = [
+            each for each in delivered.entries if may_give_up and (not error.retryable or each.receives >= most)
+        ]
+        try:
+            if owned and given_up:
+                owned.fail(reason, now_ms=self._clock())
+            self._give_up(given_up, delivered, reason, **_ids(owned))
+        except (SendFailed, LockLost) as failed:
+            self._telemetry.warn("reply could not be dead-lettered", reason=str(failed), **_ids(owned))
+        if delivered.entries:
+            self._telemetry.warn(
+                "reply is tried again", reason=reason, attempt=delivered.entries[0].receives, **_ids(owned)
+            )
+            raise TryAgain(delivered.pause_seconds)
+
+    def _give_up(self, entries: Sequence[Entry], delivered: turns.Turn, reason: str, **ids: str) -> None:
+        for entry in entries:
+            self._collaborators.dead_letters.put(entry, reason=reason)
+            self._telemetry.warn("reply was given up", reason=reason, attempt=entry.receives, **ids)
+        delivered.finish(entries)
+
+    # -- the steps of a turn -----------------------------------------------------------------------
+
+    def _answer(self, owned: OwnedTurn) -> None:
+        """Finish the plan of an earlier run, or else plan a reply to the batches that wait, and finish that."""
+        self._drop_outdated_plan(owned)
+        for number, part in enumerate(owned.plan.parts if owned.plan else ()):
+            if part.state == SENDING:
+                self._mark_unconfirmed(owned, number, "the run that sent it ended before the channel answered")
+        if not (owned.plan and owned.plan.withheld):
+            self._reply(owned)
+        self._finish(owned)
+
+    def _drop_outdated_plan(self, owned: OwnedTurn) -> None:
+        waiting, plan = {batch.batch_id for batch in owned.waiting}, owned.plan
+        if plan and not waiting & set(plan.batch_ids):
+            # The plan's batches are in the dead-letter queue. A person may move them back, and they are answered then.
+            owned.fail("its batches were given up", now_ms=self._clock())
+        elif plan and not plan.has_effects and self._options.gate != DELIVER and not waiting <= set(plan.batch_ids):
+            owned.plan = None
+
+    def _reply(self, owned: OwnedTurn) -> None:
         reason = self._reason_to_withhold(owned)
-        channel = None if reason else self._collaborators.channel(owned.batch.conversation)
+        channel = None if reason else self._collaborators.channel(owned.conversation)
         if channel is None:
             self._withhold(owned, reason or CHANNEL_NOT_ALLOWED)
-            return None
-        return self._reply(owned, channel)
-
-    def _reply(self, owned: OwnedBatch, channel: Channel) -> int | None:
-        if owned.outbox is None:
-            check = self._check_gate(owned, parts_sent=0)
-            if check.newer and not check.hold:
-                return self._park(owned)
-            if check.hold or not self._count_for_tenant(owned):
-                self._withhold(owned, ON_HOLD if check.hold else TOO_MANY_OF_TENANT, check.hold)
-                return None
+            return
+        if owned.plan is None:
             self._plan(owned, channel)
-        return self._send_and_finish(owned, channel)
+        if owned.plan and not owned.plan.withheld:
+            self._send_parts(owned, channel)
 
-    def _check_gate(self, owned: OwnedBatch, *, parts_sent: int) -> GateCheck:
-        answered = owned.record.answered.get(owned.batch.lane, 0)
-        return self._gate.check(owned.batch, parked=owned.record.parked, answered=answered, parts_sent=parts_sent)
+    def _plan(self, owned: OwnedTurn, channel: Channel) -> None:
+        """Ask the assistant, or withhold the reply."""
+        if history.estimate_tokens(owned.waiting[0].text) > self._options.max_question_tokens:
+            self._withhold(owned, QUESTION_TOO_LONG)
+        elif owned.record.reply_count.at(self._clock()).replies >= self._options.max_replies_an_hour:
+            self._withhold(owned, TOO_MANY_REPLIES)
+        elif hold := self._pass_gate(owned, parts_sent=0).hold:
+            self._withhold(owned, ON_HOLD, hold)
+        elif not self._count_for_tenant(owned):
+            self._withhold(owned, TOO_MANY_OF_TENANT)
+        else:
+            self._ask(owned, channel)
 
-    def _park(self, owned: OwnedBatch) -> int:
-        owned.park()
-        self._telemetry.info("reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id)
-        return self._options.gate_wait_seconds
+    def _question(self, owned: OwnedTurn) -> list[Turn]:
+        """Return the batches that wait as turns: as many of the oldest as one question may contain, at least one."""
+        sizes = [history.estimate_tokens(batch.text) for batch in owned.waiting]
+        fitting = len(sizes) - history.first_that_fits(sizes[::-1], self._options.max_question_tokens)
+        now_ms = self._clock()
+        return [Turn(USER, batch.text, now_ms, batch.batch_id) for batch in owned.waiting[: max(1, fitting)]]
 
-    def _count_for_tenant(self, owned: OwnedBatch) -> bool:
-        """Count the reply, even if the assistant then fails. Return False if the tenant has reached its limit."""
-        tenant, at_most = owned.batch.conversation.tenant, self._options.max_tenant_replies_an_hour
-        return self._table.count_reply(tenant, now_ms=self._clock(), at_most=at_most)
-
-    def _plan(self, owned: OwnedBatch, channel: Channel) -> None:
+    def _ask(self, owned: OwnedTurn, channel: Channel) -> None:
         """Ask the assistant, and store its reply in parts."""
         if self._options.typing_indicator:
-            self._show_typing(owned, channel)
+            with suppress(CallBusy, CallRefused, CallUnconfirmed):
+                channel.show_typing(owned.newest.recipient, owned.newest.last_message_id)
         owned.require_time(self._options.assistant_seconds * 1_000)
-        turns = history.fit_into_budget(
-            owned.record.turns, owned.question(self._clock()), max_tokens=self._options.max_history_tokens
-        )
+        question, most = self._question(owned), self._options.max_history_tokens
         reply = self._collaborators.assistant().answer(
             Prompt(
                 instructions=str(owned.settings.get("instructions", self._options.instructions)),
-                turns=history.alternate(turns),
+                turns=history.alternate(history.fit_into_budget(owned.record.turns, question, max_tokens=most)),
                 model=str(owned.settings.get("model", self._options.model)),
                 max_reply_tokens=self._options.max_reply_tokens,
                 seconds=float(self._options.assistant_seconds),
+                conversation=owned.conversation,
+                batch_ids=[turn.batch_id for turn in question],
             )
         )
-        outbox = Outbox(
-            parts=[Part(text) for text in split(reply.text, channel.max_part_characters)],
-            also_answers=[each.batch_id for each in owned.also_answers],
-            input_tokens=reply.input_tokens,
-            output_tokens=reply.output_tokens,
-        )
-        owned.plan(outbox, now_ms=self._clock())
+        self._telemetry.count("InputTokens", reply.input_tokens)
+        self._telemetry.count("OutputTokens", reply.output_tokens)
+        parts = [Part(text) for text in split(reply.text, channel.max_part_characters)]
+        plan = Plan(question, parts, reply.input_tokens, reply.output_tokens)
+        owned.store(plan, replies=1, now_ms=self._clock())
 
-    def _show_typing(self, owned: OwnedBatch, channel: Channel) -> None:
-        with suppress(CallBusy, CallRefused, CallUnconfirmed):
-            channel.show_typing(owned.batch.recipient, owned.batch.last_message_id)
+    def _count_for_tenant(self, owned: OwnedTurn) -> bool:
+        """Count the reply, even if the assistant then fails. Return False if the tenant has reached its limit."""
+        tenant, at_most = owned.conversation.tenant, self._options.max_tenant_replies_an_hour
+        return self._table.count_reply(tenant, now_ms=self._clock(), at_most=at_most)
+
+    def _pass_gate(self, owned: OwnedTurn, *, parts_sent: int) -> GateCheck:
+        """Ask the gate. Raise TryAgain if it is closed before the first part."""
+        oldest = owned.delivered.entries[0]
+        left_ms = oldest.first_received_at_ms + self._options.gate_wait_seconds * 1_000 - self._clock()
+        check = self._gate.check(owned.newest, parts_sent=parts_sent, has_waited=left_ms <= 0)
+        if check.newer and not check.hold and not parts_sent:
+            self._telemetry.info("reply waits: newer messages", **_ids(owned))
+            raise TryAgain(min(MIN_GATE_PAUSE_SECONDS << (oldest.receives - 1), left_ms // 1_000 + 1))
+        return check
 
     # -- the parts of a reply, each sent at most once ------------------------------------------------
 
-    def _send_and_finish(self, owned: OwnedBatch, channel: Channel) -> int | None:
-        assert owned.outbox is not None
-        self._give_up_interrupted(owned)
-        for number, part in enumerate(owned.outbox.parts):
+    def _send_parts(self, owned: OwnedTurn, channel: Channel) -> None:
+        """Send the planned parts, until a hold begins or the customer interrupts."""
+        assert owned.plan is not None
+        for number, part in enumerate(owned.plan.parts):
             if part.state != PLANNED:
                 continue
-            check = self._check_gate(owned, parts_sent=number)
+            check = self._pass_gate(owned, parts_sent=number)
             if check.hold:
                 self._withhold(owned, ON_HOLD, check.hold)
-                return None
-            if check.newer:
-                return self._park(owned)
+            if check.hold or check.newer:
+                return
             self._send(owned, channel, number, part.text)
-        now_ms = self._clock()
-        turns = [*owned.question(now_ms), Turn(ASSISTANT, owned.sent_text, now_ms, owned.batch.batch_id)]
-        owned.finish(turns, outcome=ANSWERED, also_answered=owned.also_answers, now_ms=now_ms)
-        self._telemetry.count("Replies")
-        self._telemetry.count("InputTokens", owned.outbox.input_tokens)
-        self._telemetry.count("OutputTokens", owned.outbox.output_tokens)
-        self._telemetry.info(
-            "replied", conversation=owned.conversation, batch=owned.batch.batch_id, parts=len(owned.outbox.parts)
-        )
-        return None
 
-    def _send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
+    def _send(self, owned: OwnedTurn, channel: Channel, number: int, text: str) -> None:
         """Send a planned part. If the channel raises CallBusy or CallRefused, mark the part as planned again."""
         owned.require_time(MIN_TIME_TO_SEND_MS)
-        owned.mark(number, before=PLANNED, after=SENDING)
+        owned.mark(number, SENDING)
         try:
-            channel.send(owned.batch.recipient, text)
+            channel.send(owned.newest.recipient, text)
         except (CallBusy, CallRefused):
-            owned.mark(number, before=SENDING, after=PLANNED)
+            owned.mark(number, PLANNED)
             raise
         except CallUnconfirmed as error:
             self._mark_unconfirmed(owned, number, str(error))
             return
-        owned.mark(number, before=SENDING, after=SENT)
+        owned.mark(number, SENT)
 
-    def _give_up_interrupted(self, owned: OwnedBatch) -> None:
-        """Mark as unconfirmed the parts that an earlier run was sending when it ended."""
-        for number, part in enumerate(owned.outbox.parts if owned.outbox else ()):
-            if part.state == SENDING:
-                self._mark_unconfirmed(owned, number, "the run that sent it ended before the channel answered")
-
-    def _mark_unconfirmed(self, owned: OwnedBatch, number: int, reason: str) -> None:
-        owned.mark(number, before=SENDING, after=UNCONFIRMED)
+    def _mark_unconfirmed(self, owned: OwnedTurn, number: int, reason: str) -> None:
+        owned.mark(number, UNCONFIRMED)
         self._telemetry.count("UnconfirmedSends")
-        self._telemetry.warn(
-            "send was not confirmed",
-            conversation=owned.conversation,
-            batch=owned.batch.batch_id,
-            part=number,
-            reason=reason,
-        )
+        self._telemetry.warn("send was not confirmed", **_ids(owned), part=number, reason=reason)
 
     # -- replies that are not sent -------------------------------------------------------------------
 
-    def _reason_to_withhold(self, owned: OwnedBatch) -> str | None:
-        """Return why the settings forbid a reply to the batch, or None if they allow one."""
-        settings, platform = owned.settings, owned.batch.conversation.platform
-        if settings.get("projectStatus", "active") != "active":
+    def _reason_to_withhold(self, owned: OwnedTurn) -> str | None:
+        """Return why the settings forbid a reply to the conversation, or None if they allow one."""
+        if owned.settings.get("projectStatus", "active") != "active":
             return INACTIVE_PROJECT
-        allowed = settings.get("allowedChannels") or self._options.allowed_channels
-        if allowed and platform not in allowed:
-            return CHANNEL_NOT_ALLOWED
-        if owned.outbox:
-            # The assistant's reply was stored by an earlier run, so it costs nothing now.
-            return None
-        if history.estimate_tokens(owned.batch.text) > self._options.max_question_tokens:
-            return QUESTION_TOO_LONG
-        replies = owned.record.reply_count.at(self._clock()).replies
-        return TOO_MANY_REPLIES if replies >= self._options.max_replies_an_hour else None
+        allowed = owned.settings.get("allowedChannels") or self._options.allowed_channels
+        return CHANNEL_NOT_ALLOWED if allowed and owned.conversation.platform not in allowed else None
 
-    def _withhold(self, owned: OwnedBatch, reason: str, hold: ActiveHold | None = None) -> None:
-        """Finish the batch without sending a reply or the rest of one."""
-        # An earlier run may have ended while it was sending a part.
-        self._give_up_interrupted(owned)
+    def _withhold(self, owned: OwnedTurn, reason: str, hold: ActiveHold | None = None) -> None:
+        """Store that no reply, or no rest of one, is sent. From now on no run sends a part of it."""
         event = {
             "version": REPLY_WITHHELD_VERSION,
-            "batchId": owned.batch.batch_id,
-            "conversationId": owned.conversation,
-            "tenant": owned.batch.conversation.tenant,
+            "conversationId": str(owned.conversation),
+            "tenant": owned.conversation.tenant,
             "reason": reason,
             **({"hold": {"holder": hold.holder, "cause": hold.cause, "until": hold.until_ms}} if hold else {}),
         }
-        detail = json.dumps(event)
-        self._table.withhold(owned.conversation, owned.owner, owned.batch.batch_id, detail, now_ms=self._clock())
-        self._finish_withheld(owned, detail)
+        plan = owned.plan or Plan(self._question(owned))
+        owned.store(plan._replace(withheld=json.dumps(event)), now_ms=self._clock())
 
-    def _finish_withheld(self, owned: OwnedBatch, detail: str) -> None:
-        """Publish the event, and keep the customer's words in the history, for a person or a later reply."""
-        event, batch_ids = json.loads(detail), [owned.batch.batch_id]
-        now_ms, sent_text = self._clock(), owned.sent_text
-        turns, also_answered = [Turn(USER, owned.batch.text, now_ms, owned.batch.batch_id)], list[ParkedBatch]()
-        if sent_text:
-            # The parts that were sent also answer the parked batches, so no later reply answers these again.
-            turns, also_answered = owned.question(now_ms), owned.also_answers
-            turns.append(Turn(ASSISTANT, sent_text, now_ms, owned.batch.batch_id))
-            batch_ids += [each.batch_id for each in also_answered]
-        elif owned.outbox:
-            self._table.clear_answered_by(owned.conversation, owned.batch.batch_id)
-        for batch_id in batch_ids:
+    # -- the end of a turn ---------------------------------------------------------------------------
+
+    def _finish(self, owned: OwnedTurn) -> None:
+        """Finish the plan. Even if it was withheld, keep the customer's words, for a person or a later reply."""
+        plan, ids = owned.plan, _ids(owned)
+        assert plan is not None
+        if plan.withheld is None:
+            owned.finish(ANSWERED, now_ms=self._clock())
+            self._telemetry.count("Replies")
+            self._telemetry.info("replied", **ids, parts=len(plan.parts))
+            return
+        event = json.loads(plan.withheld)
+        for batch_id in plan.batch_ids:
             self._collaborators.bus.publish(REPLY_WITHHELD, json.dumps(event | {"batchId": batch_id}))
             self._telemetry.count_by("RepliesWithheld", reason=event["reason"])
-            self._telemetry.info("reply withheld", conversation=owned.conversation, reason=event["reason"])
-        owned.finish(turns, outcome=WITHHELD, reason=event["reason"], also_answered=also_answered, now_ms=now_ms)
+            self._telemetry.info("reply withheld", conversation=str(owned.conversation), reason=event["reason"])
+        owned.finish(WITHHELD, reason=event["reason"], now_ms=self._clock())
+
+
+def _ids(owned: OwnedTurn | None) -> dict[str, str]:
+    """Return the fields by which a log line is found."""
+    if owned is None:
+        return {}
+    waiting = owned.waiting
+    return {"conversation": str(owned.conversation), **({"batch": waiting[-1].batch_id} if waiting else {})}

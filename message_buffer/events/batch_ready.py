@@ -46,6 +46,8 @@ class Content(NamedTuple):
     text: str
     agent: str | None
     """The agent of the newest message that has an agent."""
+    queue: str | None
+    """The queue that ingest stored in the newest message."""
     last_sent_at_ms: int
 
     @property
@@ -58,10 +60,12 @@ def content_of(payloads: list[bytes]) -> Content:
     stored = [decode_fields(payload) for payload in payloads]
     messages = [message_fields(each) for each in stored]
     agents = [agent for each in stored if isinstance(agent := each.get("agent"), str)]
+    queue = stored[-1].get("queue")
     return Content(
         messages,
         "\n".join(message["text"] for message in messages if message["text"]),
         agents[-1] if agents else None,
+        queue if isinstance(queue, str) else None,
         max(map(sent_at_ms, messages), default=0),
     )
 
@@ -75,14 +79,22 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    message.pop("agent", None)  # the event has its own field `agent`
+    # The event has fields `agent` and `queue` of its own.
+    message.pop("agent", None)
+    message.pop("queue", None)
     sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
     message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"
     return message
 
 
 def event_of(
-    conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int, reference: Json | None = None
+    conversation: str,
+    taken: BatchTaken,
+    content: Content,
+    *,
+    emitted_at_ms: int,
+    queue: str | None = None,
+    reference: Json | None = None,
 ) -> Json:
     """Return the event. It contains the reference, if there is one, in place of the messages and their text."""
     name = parse_conversation_id(conversation)
@@ -93,6 +105,8 @@ def event_of(
         "conversationId": conversation,
         "tenant": name.tenant,
         **({} if content.agent is None else {"agent": content.agent}),
+        **({} if queue is None else {"queue": queue}),
+        **({"handoff": {"cause": mark.cause, "until": mark.shown_until_ms}} if (mark := taken.handoff) else {}),
         "generation": taken.generation,
         "attempt": taken.attempt,
         "messageCount": len(taken.payloads),

@@ -1,17 +1,19 @@
-"""Sends a taken batch of either lane to the bus, or to the dead-letter queue if the batch cannot be emitted.
+"""Sends a taken batch of either lane to the bus and its queue, or to the dead-letter queue if it cannot be emitted.
 
 A run may be killed after any step, so any step may run twice. Until the lane has recorded the emission, the batch keeps
-its id and its messages. At worst, the batch's event is published twice, and consumers recognise it by its `batchId`.
+its id and its messages. At worst, the batch is sent twice, and consumers recognise it by its `batchId`.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
+from message_buffer.events.batch_queues import WITHOUT_QUEUES, BatchQueues, acceptable
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
 from message_buffer.json_object import Json, to_json
@@ -56,6 +58,7 @@ class Emission:
         dead_letters: DeadLetterQueue,
         telemetry: Telemetry,
         *,
+        queues: BatchQueues = WITHOUT_QUEUES,
         max_event_bytes: int,
         max_attempts: int,
         clock: Clock = system_clock,
@@ -64,12 +67,15 @@ class Emission:
         self._objects = objects
         self._dead_letters = dead_letters
         self._telemetry = telemetry
+        self._queues = queues
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
         self._clock = clock
 
     def connect(self) -> None:
         self._bus.connect()
+        if self._queues:
+            self._queues.connect()
 
     def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it.
@@ -108,14 +114,27 @@ class Emission:
 
     def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
-        detail = to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
+        queue = self._queue_of(conversation, taken, content)
+        event = partial(batch.event_of, conversation, taken, content, emitted_at_ms=now_ms, queue=queue)
+        detail = acceptable(to_json(event()))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._max_event_bytes
         if oversize:
             reference = self._store(batch.object_key(batch.BATCHES, conversation, taken), content.wire, time)
-            detail = to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms, reference=reference))
+            detail = acceptable(to_json(event(reference=reference)))
+        publish = partial(self._bus.publish, batch.DETAIL_TYPE, detail.decode())
         time.require_a_call()
-        self._bus.publish(batch.DETAIL_TYPE, detail.decode())
-        self._report_emitted(conversation, taken, oversize=oversize)
+        if queue is None:
+            publish()
+        else:
+            send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
+            self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
+        self._report_emitted(conversation, taken, queue, oversize=oversize)
+
+    def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
+        """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
+        if is_trial(conversation):
+            return None
+        return self._queues.name_of(content.queue, is_handed_off=taken.handoff is not None)
 
     def _dead_letter(self, conversation: str, taken: BatchTaken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
@@ -138,7 +157,7 @@ class Emission:
         self._objects.put(key, body)
         return {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
 
-    def _report_emitted(self, conversation: str, taken: BatchTaken, *, oversize: bool) -> None:
+    def _report_emitted(self, conversation: str, taken: BatchTaken, queue: str | None, *, oversize: bool) -> None:
         count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
         late_ms = max(self._clock() - taken.due_at_ms, 0)
         if not is_trial(conversation):
@@ -147,11 +166,14 @@ class Emission:
             self._telemetry.measure_ms("WaitMs", wait_ms)
             self._telemetry.measure_ms("EmitLatenessMs", late_ms)
             self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
+            if self._queues and queue is None:
+                self._telemetry.count("BatchesWithoutQueue")
+                self._telemetry.warn("batch without queue", conversation=conversation, batch=taken.batch_id)
         self._telemetry.info(
             "emitted",
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
             flush_reason=taken.flush_reason, rule=taken.rule, applied_wait_ms=max(taken.applied_wait_ms, 0),
-            wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,
+            wait_ms=wait_ms, late_ms=late_ms, oversize=oversize, **({"queue": queue} if queue else {}),
         )  # fmt: skip
 
 
@@ -161,6 +183,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         ObjectStore(settings.oversize_bucket),
         DeadLetterQueue(settings.dead_letter_queue_url),
         telemetry,
+        queues=BatchQueues(settings.queues),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
     )

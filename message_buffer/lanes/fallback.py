@@ -84,7 +84,7 @@ class LaneWithFallback:
             return in_valkey or in_dynamodb
         return in_valkey or o.BufferEmpty()
 
-    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int | None) -> o.OnHold:
         """Hold the conversation in both lanes, since its messages may be stored in either. Raise StoreUnavailable if
         the Valkey lane cannot be reached. The conversation is then on hold only in the DynamoDB lane."""
         self._dynamodb_lane.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)

@@ -29,13 +29,14 @@ class Lane(Protocol):
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         """Compute an open buffer's due time again, with the rules in `timing`."""
 
-    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Keep the conversation's messages back, unless the same holder already has a longer hold."""
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int | None) -> o.OnHold:
+        """Keep the conversation's messages back, unless the same holder already has a longer hold. Only a hand-off mark
+        may be without a limit, which `hold_ms` None says."""
 
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        """End all holds, or only a hold with this holder and this cause."""
+        """End all holds and the hand-off mark, or only what has this holder and this cause."""
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended: ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, dataclass_transform
 
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.holds import Holds, end_of
+from message_buffer.lanes.holds import Hold, Holds, end_of
 
 T = TypeVar("T")
 
@@ -183,6 +183,8 @@ class BatchTaken:
     lane: LaneName = "valkey"
     until_ms: int = 0
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
+    handoff: Hold | None = None
+    """The hand-off mark, if the conversation had one that had not ended when the batch was taken."""
 
 
 @outcome
@@ -277,7 +279,8 @@ def cancelled_in_both(in_valkey: Cancelled, in_dynamodb: Cancelled) -> Cancelled
 
 @outcome
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, when its last hold ends."""
+    """The conversation is on hold until `held_until_ms`, when its last hold ends. After a call that has set a hand-off
+    mark, the mark ends then."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -285,7 +288,7 @@ class OnHold:
 
 @outcome
 class HoldEnded:
-    """The conversation is no longer on hold. `due_at_ms` is None if nothing waits."""
+    """The conversation is no longer on hold, or its mark was ended. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
     start_id: str | None = None
@@ -293,7 +296,7 @@ class HoldEnded:
 
 @outcome
 class NotOnHold:
-    """The conversation was not on hold, and nothing was changed."""
+    """The conversation had no such hold or mark, and nothing was changed."""
 
     due_at_ms: int | None
     start_id: str | None = None

@@ -83,6 +83,11 @@ def parse_conversation_id(text: str) -> ConversationId:
     return ConversationId(*parts)
 
 
+def door_of(platform: str, account: str) -> str:
+    """Return the door's account if this account belongs to a door, or else this account."""
+    return account.partition(":")[0] if platform == "custom" else account
+
+
 def reply_until_ms(conversation: ConversationId, last_message_at_ms: int) -> int | None:
     """Return until when the business may answer freely after the customer's last message, or None if it always may.
 

@@ -112,6 +112,8 @@ class Message(_Open):
     platform: Annotated[_Text, Field(min_length=1)]
     agent: _Text | None = None
     """The agent that served the conversation when the message arrived."""
+    queue: _Text | None = None
+    """The queue that the rules named when the message arrived. None in a stage without queues."""
 
     @model_validator(mode="after")
     def _keep_the_version_free(self) -> Self:

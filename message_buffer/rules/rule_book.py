@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
-from message_buffer.messages.conversation_id import ConversationId, escape_part
+from message_buffer.messages.conversation_id import ConversationId, door_of, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
+from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
 from message_buffer.rules.rules_table import StoredRules
@@ -109,7 +110,7 @@ class _Snapshot:
 
     def owner(self, platform: str, account: str) -> Owner | None:
         """Return the owner that the table names for the account, or else for the account's door."""
-        for each in dict.fromkeys((account, _door_of(platform, account))):
+        for each in dict.fromkeys((account, door_of(platform, account))):
             if owner := self.get(account_scope(platform, each), Owner):
                 return owner
         return None
@@ -148,11 +149,6 @@ class _Snapshot:
         self._telemetry.warn("rules skipped", layer=layer, reason=reason, **fields)
 
 
-def _door_of(platform: str, account: str) -> str:
-    """Return the door's account if this account belongs to a door, or else this account."""
-    return account.partition(":")[0] if platform == "custom" else account
-
-
 class RuleBook:
     def __init__(
         self,
@@ -160,12 +156,14 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
+        queues: Queues = NO_QUEUES,
         quota: Quota = ACCOUNT_QUOTA,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
+        self.queues = queues
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
@@ -199,7 +197,7 @@ class RuleBook:
         """
         snapshot = self._current()
         platform, account = conversation.platform, conversation.account
-        door = account_scope(platform, _door_of(platform, account))
+        door = account_scope(platform, door_of(platform, account))
         defaults = {
             account_scope(platform, account): self._quota,
             door: self._quota,

@@ -40,6 +40,7 @@ from message_buffer.rules.control_words import (
     compared_form,
     control_words,
 )
+from message_buffer.rules.queues import QUEUE_NAME
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
 
@@ -328,6 +329,10 @@ class _RuleFields(_Checked):
     control_languages: _Languages = ()
     on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
     inbox_apps: _Apps = ()
+    # Overrides the conditions of the stage's queues.
+    queue: Annotated[
+        str | None, Field(pattern=QUEUE_NAME, description="null, or the name of one of the stage's queues")
+    ] = None
 
 
 RULE_FIELDS: Mapping[str, str] = {name: camel_case(name) for name in _RuleFields.model_fields}

@@ -7,6 +7,8 @@ from tests.support.local_stage import LocalStage, local_stage
 from tests.support.web_server import Answer, WebServer, web_server
 
 WAIT_SECONDS = 12
+# The messages of this account have a queue of their own.
+HANGING = "hanging"
 API_KEY = "the-key-of-the-ai"
 
 
@@ -31,7 +33,9 @@ def responder_stage(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> 
         "assistant": "openai", "model": "a-model", "assistant_url": f"{ai.url}/v1", "assistant_seconds": 20,
         "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS,
     }  # fmt: skip
-    with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder, canary=True) as stage:
+    queues = {HANGING: {"account": HANGING}, "default": {}}
+    home = tmp_path_factory.mktemp("responding") / "home"
+    with local_stage(home, responder=responder, queues=queues, canary=True) as stage:
         secrets = stage.outputs.client("secretsmanager")
         (secret_id,) = [each["Name"] for each in secrets.list_secrets()["SecretList"] if "Responder" in each["Name"]]
         secrets.put_secret_value(SecretId=secret_id, SecretString=json.dumps({"openai": {"apiKey": API_KEY}}))

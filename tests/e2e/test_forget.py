@@ -112,7 +112,7 @@ def plant(responder_stage: LocalStage, person: Person, places: Places, capsys: p
     large = WORD + "x" * MAX_EVENT_BYTES
     person.write(large[: MAX_EVENT_BYTES - 200])
     person.write()
-    # Over-size: in the bucket, and answered: a turn and an outbox.
+    # Over-size: in the bucket, and answered: a turn and a mark.
     wait_for(lambda: "table Conversation !" in places.having(WORD), "no turn")
     rules = json.dumps({"stopWords": [WORD]})
     operate(responder_stage, capsys, "rules", "set", f"conversation:{person.name}", rules)
@@ -141,7 +141,7 @@ def forget(responder_stage: LocalStage, person: Person, places: Places, capsys: 
     done = operate(responder_stage, capsys, "conversation", "forget", person.name, "--yes")
     assert done["counts"]["deadLetters"] >= 2
     # Only platforms with several names for a person have aliases, and only those with echoes have takeovers.
-    possible = {"frozen", "replyDeadLetters", "aliases", "takeovers"}
+    possible = {"frozen", "aliases", "takeovers"}
     assert {name for name, count in done["counts"].items() if not count} <= possible
     assert done["agesOut"]
     assert places.having(WORD, *person.ids) == set()

@@ -106,7 +106,7 @@ def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
     responder_stage: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxied = aws_proxy(responder_stage.outputs.AwsEndpointUrl)
-    with proxied as proxy, reconfigured(responder_stage, lock_ms=8_000, hidden_seconds=6, AWS_ENDPOINT_URL=proxy.url):
+    with proxied as proxy, reconfigured(responder_stage, AWS_ENDPOINT_URL=proxy.url):
         held = proxy.hold_answer(PUT_EVENTS)
         customer.write("Where is it?")
         responder_stage.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))
@@ -141,10 +141,7 @@ def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
         taken_over.set()
         return said("Hello.")
 
-    with (
-        reconfigured(responder_stage, lock_ms=8_000, hidden_seconds=6),
-        answering(ai, while_the_ai_answers),
-    ):
+    with answering(ai, while_the_ai_answers):
         customer.write("Where is it?")
         # The responder function tells the history, too, so a kill would end a question that is asked meanwhile.
         wait_until(taken_over.is_set)
@@ -173,15 +170,17 @@ def reconfigured(responder_stage: LocalStage, *, AWS_ENDPOINT_URL: str = "", **o
 
 
 def all_is_delivered(responder_stage: LocalStage) -> bool:
-    """Return whether the responder's queue has no event, neither waiting nor in work."""
+    """Return whether the responder's queues have no batch, neither waiting nor in work."""
     found = responder_stage.outputs.client("lambda").get_function_configuration(
         FunctionName=responder_stage.outputs.Functions["responder"]
     )
-    attributes = responder_stage.outputs.client("sqs").get_queue_attributes(
-        QueueUrl=json.loads(found["Environment"]["Variables"]["SETTINGS"])["queue_url"],
-        AttributeNames=["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"],
-    )["Attributes"]
-    return not any(map(int, attributes.values()))
+    sqs, names = (
+        responder_stage.outputs.client("sqs"),
+        ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"],
+    )
+    queues = json.loads(found["Environment"]["Variables"]["SETTINGS"])["queues"]
+    counts = [sqs.get_queue_attributes(QueueUrl=each["url"], AttributeNames=names) for each in queues.values()]
+    return not any(int(count) for each in counts for count in each["Attributes"].values())
 
 
 def operate(responder_stage: LocalStage, *command: str) -> None:

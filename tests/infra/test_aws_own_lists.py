@@ -149,12 +149,14 @@ def statements_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def resolved(value: Any, own: Template, stage: Mapping[str, Template]) -> str:
-    """Return a resource as an ARN like that which it has after the deployment."""
+    """Return a resource as an ARN like that which it has after the deployment, or as several joined by commas."""
     match value:
         case str():
             return value
-        case {"Fn::Join": [_, parts]}:
-            return "".join(resolved(part, own, stage) for part in parts)
+        case {"Fn::Join": [str(separator), parts]}:
+            return separator.join(resolved(part, own, stage) for part in parts)
+        case {"Fn::Split": [",", {"Fn::Sub": ["${arns}", {"arns": joined}]}]}:
+            return resolved(joined, own, stage)
         case {"Fn::ImportValue": name}:
             exports = [(out, each) for each in stage.values() for out in each.get("Outputs", {}).values()]
             ((found, other),) = [each for each in exports if each[0].get("Export", {}).get("Name") == name]
@@ -174,7 +176,8 @@ def test_every_action_resource_and_condition_of_a_policy_is_in_awss_list(name: s
     problems, seen = set(), 0
     for template in templates.values():
         for statement in statements_in(template["Resources"]):
-            arns = [resolved(each, template, templates) for each in _listed(statement.get("Resource", []))]
+            listed = [resolved(each, template, templates) for each in _listed(statement.get("Resource", []))]
+            arns = [arn for each in listed for arn in each.split(",")]
             problems |= set(problems_of_statement(statement, arns))
             seen += 1
     assert seen > 20

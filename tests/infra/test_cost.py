@@ -115,6 +115,20 @@ def test_a_responder_pays_for_its_tokens_and_waits_for_the_ai() -> None:
     assert found["Lambda: responder, duration"].quantity == pytest.approx(replies * 5 / 4, rel=0.05)
 
 
+def test_a_queue_costs_its_polls_and_four_requests_a_batch() -> None:
+    traffic = Traffic(messages_per_day=4_000, fragments_per_batch=4)
+    one, two = ({"queues": {name: {"tenant": "t"} for name in names}} for names in ("a", "ab"))
+    polls = 5 * 3 * 60 * 730  # five pollers, which wait 20 s each
+    found = [lines(changed(**queues), traffic)["SQS FIFO: queues"].monthly for queues in (one, two)]
+    assert found[0] == pytest.approx((polls + 4 * 1_000 * DAYS) / 1e6 * 0.50)
+    assert found[1] - found[0] == pytest.approx(polls / 1e6 * 0.50)
+    assert lines(changed(responder={}), traffic)["SQS FIFO: queues"].monthly == pytest.approx(found[0])
+    # A large event is sent and received in two parts of 64 KB each.
+    large = Traffic(messages_per_day=1_000, fragments_per_batch=10, text_bytes=5_000)
+    quantity = lines(changed(**one), large)["SQS FIFO: queues"].quantity
+    assert quantity == pytest.approx((polls + 6 * 100 * DAYS) / 1e6)
+
+
 STAGE = st.builds(
     changed,
     lane=st.sampled_from(["valkey", "dynamodb"]),

@@ -101,5 +101,7 @@ def test_what_the_model_counts_is_in_the_templates(synthesize: Callable[..., Map
     alarms, key = "AWS::CloudWatch::Alarm", "AWS::KMS::Key"
     assert count(alarms) == used("alarm_metrics_with_fallback")
     assert count(alarms, lane="dynamodb") == used("alarm_metrics_of_dynamodb_lane")
+    more = count(alarms, queues={"sms": {"platform": "twilio"}, "default": {}}) - count(alarms)
+    assert more == 2 * used("alarm_metrics_of_queue")
     assert count(key) == used("keys")
     assert count(key, lane="dynamodb") == used("keys_of_dynamodb_lane")

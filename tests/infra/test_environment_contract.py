@@ -16,7 +16,7 @@ from lambdas.responder import batch as responder_batch
 from lambdas.responder import channels as responder_channels
 from lambdas.responder import service as responder_service
 from lambdas.responder.channels import MAX_SEND_SECONDS
-from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
+from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
 from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER
@@ -129,11 +129,10 @@ def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
 
 
 @pytest.mark.parametrize("variant", ["local", "responder"])
-def test_a_responder_has_time_for_an_answer_and_its_lock_outlives_it(variant: str, functions: Functions) -> None:
+def test_a_responder_has_time_for_an_answer(variant: str, functions: Functions) -> None:
     function, (_, overrides) = functions(variant)["responder"], VARIANTS[variant]
     options = settings_of(function).options
     assert options.assistant == (overrides.get("responder") or {}).get("assistant", "echo")
-    assert options.lock_ms > function["Timeout"] * 1_000
     longest_seconds = options.assistant_seconds + MAX_SEND_SECONDS + MIN_TIME_TO_FINISH_MS / 1_000
     assert function["Timeout"] > longest_seconds
 
@@ -145,7 +144,19 @@ def test_the_tenant_of_trials_has_one_name() -> None:
     assert str(conversation_id.TRIAL_OF_FALLBACK) == f"{bus.TRIAL_TENANT}/generic/{verify.FALLBACK}/"
 
 
+def test_each_function_is_told_of_the_queues_in_the_order_of_the_settings(functions: Functions) -> None:
+    found = {role: settings_of(each) for role, each in functions("queues").items()}
+    names = list(found["ingest"].queues)
+    assert names == list(VARIANTS["queues"].overrides["queues"])
+    assert set(found["conversation_processor"].emission.queues) == set(names) == set(found["admin"].queues)
+    assert found["dynamodb_processor"].emission.queues == found["conversation_processor"].emission.queues
+    assert len(set(found["admin"].queue_dead_letter_urls)) == len(names)
+    consumed = found["responder"].queues
+    assert set(consumed) == set(names) - {"handoff"}
+    urls = {each["url"] for each in consumed.values()}
+    assert urls.isdisjoint({each["dead_letter_url"] for each in consumed.values()})
+
+
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.CONSUMED == [batch.DETAIL_TYPE, FORGOTTEN]
-    assert responder.CONSUMED == [responder_batch.DETAIL_TYPE, responder_batch.FORGOTTEN]
+    assert responder.FORGOTTEN == FORGOTTEN == responder_batch.FORGOTTEN
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES

@@ -16,7 +16,7 @@ import app as program
 from infra import cli
 from infra.cli import LOCAL
 from infra.composition import enforce_cdk_nag
-from infra.settings_and_defaults import WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
+from infra.settings_and_defaults import MAX_QUEUES, WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
 from tests.support.template_rules import (
     ACCEPTED,
     REGIONS,
@@ -70,8 +70,16 @@ VARIANTS = {
             "log_ids": "hashed",
         },
     ),
+    "queues": Variant(
+        "prod",
+        {
+            "responder": {},
+            "queues": {f"agent-{n}": {"agent": f"agent-{n}"} for n in range(MAX_QUEUES - 1)} | {"handoff": {}},
+            "bus": {"consumer_accounts": ["444455556666"]},
+        },
+    ),
 }
-MAX_LOOK_UPS = 10
+MAX_LOOK_UPS = 40
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]
 # The stages that most operators have. The nightly run examines the other variants, too.
 FOR_EVERY_CHANGE = ("local", "dev", "prod", "DynamoDB lane")
@@ -139,6 +147,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "api": [{}, {"api": {"kind": "rest"}}, {"api": {"kind": "url"}, "concurrency": {"ingest": 20}}],
     "network": [{}, {"network": {"egress": "endpoints", "flow_logs": True}}, {"network": {"egress": "none"}}],
     "responder": [{}, {"responder": {}}, VARIANTS["responder"].overrides],
+    "queues": [{}, {"queues": {"sms": {"platform": "twilio"}, "handoff": {}}}],
     "bus": [{}, {"bus": {"archive_days": 30, "consumer_accounts": ["444455556666"]}}],
     "warmth": [{}, {"warmth": {"processor": 2, "conversation_processor": 2}}],
     "cache": [{}, {"cache": {"snapshot_days": 7}}],

@@ -35,7 +35,7 @@ def _all(template: Template, kind: str) -> list[Properties]:
     return [each.get("Properties", {}) for each in template.find_resources(kind).values()]
 
 
-def _alarms(*templates: Template) -> dict[str, Properties]:
+def alarms_of(*templates: Template) -> dict[str, Properties]:
     """Return alarms by their names after the stage's. The names are unique in an account."""
     found = [alarm for template in templates for alarm in _all(template, "AWS::CloudWatch::Alarm")]
     alarms = {each["AlarmName"].split("-", 3)[3]: each for each in found}
@@ -43,7 +43,7 @@ def _alarms(*templates: Template) -> dict[str, Properties]:
     return alarms
 
 
-def _metric(alarm: Properties) -> Properties:
+def metric_of(alarm: Properties) -> Properties:
     """Return the one metric that an alarm without a formula watches."""
     (query,) = alarm["Metrics"]
     stat: Properties = query["MetricStat"]
@@ -61,7 +61,7 @@ def _graphs(template: Template) -> dict[str, Properties]:
 def test_every_alarm_tells_the_topic_when_it_fires_and_when_it_is_over(stage: str, synthesize: Synthesize) -> None:
     template = synthesize(stage)["Buffer"]
     (topic,) = template.find_resources("AWS::SNS::Topic")
-    for alarm in _alarms(template).values():
+    for alarm in alarms_of(template).values():
         assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": topic}]
 
 
@@ -70,7 +70,7 @@ def test_the_responders_alarms_tell_the_same_topic_by_its_name(
 ) -> None:
     stacks = synthesize("prod", **RESPONDER)
     (topic,) = _all(stacks["Buffer"], "AWS::SNS::Topic")
-    alarms = _alarms(stacks["Responder"])
+    alarms = alarms_of(stacks["Responder"])
     for alarm in alarms.values():
         assert alarm["AlarmActions"] == alarm["OKActions"]
         (notified,) = alarm["AlarmActions"]
@@ -108,9 +108,10 @@ def test_the_addresses_of_the_stage_are_subscribed(synthesize: Synthesize) -> No
 
 def test_every_symptom_is_an_alarm_or_a_graph_in_some_stage_with_the_tables_words(synthesize: Synthesize) -> None:
     stages = [synthesize("prod", api=REST, **FULL), synthesize("prod", **ALONE), synthesize("prod", **PUBLIC)]
+    stages.append(synthesize("prod", queues={"sms": {"platform": "twilio"}}))
     alarms, graphs = set[tuple[str, ...]](), set[str]()
     for stacks in stages:
-        for alarm in _alarms(stacks["Buffer"], stacks["Responder"]).values():
+        for alarm in alarms_of(stacks["Buffer"], stacks["Responder"]).values():
             alarms.add(tuple(re.split(r"\[|\] | Runbook: ", alarm["AlarmDescription"])[1:]))
         for name in ("Buffer", "Responder") if _all(stacks["Responder"], "AWS::CloudWatch::Dashboard") else ("Buffer",):
             graphs |= _graphs(stacks[name]).keys()
@@ -164,14 +165,14 @@ def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(synthesize: Synt
 def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     api: dict[str, str], errors: int, requests: int, pages: bool, synthesize: Synthesize
 ) -> None:
-    alarm = _alarms(synthesize("prod", api=api)["Buffer"])["webhooks-fail"]
+    alarm = alarms_of(synthesize("prod", api=api)["Buffer"])["webhooks-fail"]
     (expression,) = [each["Expression"] for each in alarm["Metrics"] if "IF(" in each.get("Expression", "")]
     names = {"IF": lambda test, then, other: then if test else other, "errors": errors, "requests": requests}
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
 
 
 def test_at_an_own_address_webhooks_that_lambda_throttles_fail_though_they_are_no_5xx(synthesize: Synthesize) -> None:
-    alarm = _alarms(synthesize("prod", api=OWN_URL)["Buffer"])["webhooks-fail"]
+    alarm = alarms_of(synthesize("prod", api=OWN_URL)["Buffer"])["webhooks-fail"]
     (errors,) = [each["Expression"] for each in alarm["Metrics"] if each["Id"] == "errors"]
     summed = {
         each["Id"]: each["MetricStat"]["Metric"]["MetricName"] for each in alarm["Metrics"] if each["Id"] in errors
@@ -183,7 +184,7 @@ def test_at_an_own_address_webhooks_that_lambda_throttles_fail_though_they_are_n
 def test_silence_after_a_value_is_an_alarm_and_silence_before_the_first_is_none(
     name: str, synthesize: Synthesize
 ) -> None:
-    alarm = _alarms(synthesize("prod")["Buffer"])[name]
+    alarm = alarms_of(synthesize("prod")["Buffer"])[name]
     (filled,) = [each for each in alarm["Metrics"] if "Expression" in each]
     (published,) = [each for each in alarm["Metrics"] if "MetricStat" in each]
     assert filled["Expression"] == f"FILL({published['Id']}, 0)"
@@ -193,25 +194,25 @@ def test_silence_after_a_value_is_an_alarm_and_silence_before_the_first_is_none(
 
 def test_no_alarm_fires_because_a_new_stage_has_published_nothing(synthesize: Synthesize) -> None:
     stacks = synthesize("prod", **FULL)
-    missing = {alarm["TreatMissingData"] for alarm in _alarms(stacks["Buffer"], stacks["Responder"]).values()}
+    missing = {alarm["TreatMissingData"] for alarm in alarms_of(stacks["Buffer"], stacks["Responder"]).values()}
     assert missing == {"ignore", "notBreaching"}
 
 
 @pytest.mark.parametrize("name", ["oldest-overdue-watchdog", "oldest-overdue-dynamodb-processor"])
 def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(name: str, synthesize: Synthesize) -> None:
-    alarm = _alarms(synthesize("prod")["Buffer"])[name]
+    alarm = alarms_of(synthesize("prod")["Buffer"])[name]
     assert alarm["AlarmDescription"].startswith("[page]")
-    assert (_metric(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", 60_000)
+    assert (metric_of(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", 60_000)
     assert alarm["TreatMissingData"] == "ignore"
 
 
 def test_the_cache_warns_before_the_limits_of_the_stage(synthesize: Synthesize) -> None:
     stacks = synthesize("dev", cache={"max_storage_gb": 8, "max_ecpu_per_second": 2_000})
     (cache,) = _all(stacks["Cache"], "AWS::ElastiCache::ServerlessCache")
-    alarm = _alarms(stacks["Buffer"])["cache-storage"]
+    alarm = alarms_of(stacks["Buffer"])["cache-storage"]
     assert alarm["Threshold"] == 6_000_000_000
     # A serverless cache reports under this dimension.
-    assert _metric(alarm)["Dimensions"] == [{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]
+    assert metric_of(alarm)["Dimensions"] == [{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]
     (line,) = _graphs(stacks["Buffer"])["Cache storage"]["annotations"]["horizontal"]
     assert line["value"] == 6_000_000_000
 
@@ -219,12 +220,12 @@ def test_the_cache_warns_before_the_limits_of_the_stage(synthesize: Synthesize) 
 @pytest.mark.parametrize(("name", "metric"), [("function-errors", "Errors"), ("throttles", "Throttles")])
 def test_every_function_is_watched_for_errors_and_throttles(name: str, metric: str, synthesize: Synthesize) -> None:
     stacks = synthesize("prod", **FULL)
-    watched = [each for each in _alarms(stacks["Buffer"])[name]["Metrics"] if "MetricStat" in each]
+    watched = [each for each in alarms_of(stacks["Buffer"])[name]["Metrics"] if "MetricStat" in each]
     assert {each["MetricStat"]["Metric"]["MetricName"] for each in watched} == {metric}
     named = {json.dumps(each["MetricStat"]["Metric"]["Dimensions"]) for each in watched}
     functions = [output for output in stacks["Buffer"].to_json()["Outputs"] if output.endswith("Function")]
     assert len(named) == len(functions)
-    assert _metric(_alarms(stacks["Responder"])[f"{name}-responder"])["MetricName"] == metric
+    assert metric_of(alarms_of(stacks["Responder"])[f"{name}-responder"])["MetricName"] == metric
 
 
 def _told(*ways: str) -> Iterator[tuple[str, str]]:

@@ -52,6 +52,26 @@ def written(resource: Any, template: Template) -> str:
     return text
 
 
+def looked_up(stacks: Mapping[str, Template]) -> dict[str, Template]:
+    """Return the stacks with the outputs of other stacks in place of the references to them."""
+    outputs = {word: template.to_json().get("Outputs", {}) for word, template in stacks.items()}
+
+    def filled(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return [filled(each) for each in value] if isinstance(value, list) else value
+        match {key: filled(each) for key, each in value.items()}:
+            case {"Fn::GetStackOutput": {"StackName": str(stack), "OutputName": name}}:
+                return outputs[stack.rpartition("-")[2]][name]["Value"]
+            case {"Fn::Sub": ["${arns}", {"arns": found}]}:
+                return found
+            case {"Fn::Split": [",", joined]}:
+                return joined["Fn::Join"][1] if "Fn::Join" in joined else [joined]
+            case other:
+                return other
+
+    return {word: Template.from_json(filled(template.to_json())) for word, template in stacks.items()}
+
+
 def grants(template: Template) -> set[Grant]:
     """Return what the roles of the functions allow. A function has the name of its resource."""
     policies, roles = of(template, "AWS::IAM::Policy").values(), of(template, "AWS::IAM::Role")
@@ -71,11 +91,11 @@ def grants(template: Template) -> set[Grant]:
 @EACH_IN_AWS
 def test_a_role_in_aws_allows_what_it_allows_on_the_local_stage(name: str, synthesize: Synthesize) -> None:
     stage, overrides = VARIANTS[name]
-    local = synthesize("local", **{key: value for key, value in overrides.items() if key == "lane"})
-    seen = 0
-    for stack, template in synthesize(stage, **overrides).items():
-        here = {each._replace(resource=each.resource.replace(f"-{stage}-", "-local-")) for each in grants(template)}
-        resources = template.to_json()["Resources"].keys()
+    local = looked_up(synthesize("local", **{key: value for key, value in overrides.items() if key == "lane"}))
+    stacks, seen = looked_up(synthesize(stage, **overrides)), 0
+    resources = {name for template in stacks.values() for name in template.to_json()["Resources"]}
+    for stack, template in stacks.items():
+        here = {each._replace(resource=re.sub(rf"-{stage}\b", "-local", each.resource)) for each in grants(template)}
         for each in grants(local[stack]) if stack in local else ():
             if {each.function, *REFERENCE.findall(each.resource)} <= resources:
                 assert each in here
@@ -101,7 +121,7 @@ def test_lambda_may_poll_queues_and_report_failures_with_the_role_of_the_functio
 ) -> None:
     stage, overrides = VARIANTS[name]
     seen = 0
-    for template in synthesize(stage, **overrides).values():
+    for template in looked_up(synthesize(stage, **overrides)).values():
         polled = of(template, "AWS::Lambda::EventSourceMapping").values()
         failing = [
             each for each in of(template, "AWS::Lambda::EventInvokeConfig").values() if "DestinationConfig" in each

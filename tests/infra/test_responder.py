@@ -46,33 +46,17 @@ def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Call
     assert "MessageBuffer-" + stage + "-Responder" not in imports, "nothing above depends on it"
 
 
-def test_batches_of_the_bus_and_nothing_else_reach_the_queue(template: Template) -> None:
+def test_of_the_bus_it_gets_what_it_has_to_forget_and_nothing_of_trials(template: Template) -> None:
     rule = _one(template, "AWS::Events::Rule")["Properties"]
-    pattern = {
+    assert rule["EventPattern"] == {
         "source": ["message-buffer"],
-        "detail-type": ["messages.batch.ready", "messages.conversation.forgotten"],
+        "detail-type": ["messages.conversation.forgotten"],
         "detail": {"tenant": [{"anything-but": [TRIAL_TENANT]}]},
     }
-    assert rule["EventPattern"] == pattern
-    (target,) = rule["Targets"]
-    queues = template.find_resources("AWS::SQS::Queue")
-    (batches,) = [each for each in queues.values() if "RedrivePolicy" in each["Properties"]]
-    dead = batches["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]
-    assert target["DeadLetterConfig"]["Arn"] == dead, "what cannot be delivered is not lost"
 
 
-def test_the_queue_waits_longer_than_the_function_may_run(template: Template) -> None:
-    function = _one(template, "AWS::Lambda::Function")["Properties"]
-    (visible,) = [
-        each["Properties"]["VisibilityTimeout"]
-        for each in template.find_resources("AWS::SQS::Queue").values()
-        if "VisibilityTimeout" in each["Properties"]
-    ]
-    assert visible == 6 * function["Timeout"]
-    source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
-    assert (source["BatchSize"], source["FunctionResponseTypes"]) == (1, ["ReportBatchItemFailures"])
-    assert source["ScalingConfig"] == {"MaximumConcurrency": 100}
-    assert "VpcConfig" not in function, "it speaks to the internet, and not to the cache"
+def test_it_speaks_to_the_internet_and_not_to_the_cache(template: Template) -> None:
+    assert "VpcConfig" not in _one(template, "AWS::Lambda::Function")["Properties"]
 
 
 def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:
@@ -107,10 +91,20 @@ def test_only_the_model_of_the_stage_may_be_asked(
     assert all(any(name in resource for resource in found) for name in named)
 
 
+def test_the_function_that_writes_the_replies_may_be_called(synthesize: Callable[..., Stacks]) -> None:
+    arn = "arn:aws:lambda:us-east-1:111122223333:function:my-agent:live"
+    stack = synthesize("dev", responder={"assistant": {"function": arn}})["Responder"]
+    allowed = [str(each) for each in stack.find_resources("AWS::IAM::Policy").values()]
+    assert any(arn in policy for policy in allowed)
+    (function,) = (each for each in stack.find_resources("AWS::Lambda::Function").values() if arn in str(each))
+    assert f'"assistant":"{arn}"' in str(function["Properties"]["Environment"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         ({"responder": {"assistant": "bedrock"}}, "model is needed"),
+        ({"responder": {"assistant": {"function": "my-agent"}}}, "responder.assistant"),
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),

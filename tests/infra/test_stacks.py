@@ -337,11 +337,11 @@ def test_the_functions_sign_in_to_the_public_cache_by_its_own_name(synthesize: C
         ({"rules": {"stopWords": [f"{n}-{'x' * 37}" for n in range(10, 50)]}}, ""),
         (
             {"rules": {word: [f"{n}-{word:x<37}" for n in range(10, 60)] for word in ("stopWords", "flushWords")}},
-            r"function ingest would have [56],.* Shorten in cdk.json: `rules` or",
+            r"function ingest would have [56],.* Shorten in cdk.json: `rules`, `queues` or",
         ),
         (
             {"responder": {"instructions": "Be kind. " * 400}},
-            r"function responder would have 5,.* or `responder.instructions`.",
+            r"function responder would have 4,9.* or `responder.instructions`.",
         ),
     ],
 )

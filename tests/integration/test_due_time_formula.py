@@ -116,8 +116,8 @@ DIFFERENCES = (
     Planted(
         "a resume moves what is due",
         "resume_buffer",
-        "if word ~= 'NOT_ON_HOLD' and due_at > ends_at then",
-        "if word ~= 'NOT_ON_HOLD' then",
+        "if held_until > now_ms and due_at > ends_at then",
+        "if held_until > now_ms then",
     ),
     Planted(
         "a flush renames what is due", "flush_buffer", "if due_at > now_ms then\n  due_at", "if buffer then\n  due_at"

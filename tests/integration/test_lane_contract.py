@@ -12,11 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from message_buffer.errors import SendFailed
+from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import windows
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.holds import Hold, Holder
+from message_buffer.lanes.holds import NO_END_MS, Hold, Holder, shown
 from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.limits import DAY_MS
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
@@ -127,6 +129,34 @@ def test_an_edit_replaces_a_waiting_message_in_its_place(running: RunningLane) -
     assert edit(running, "m3") == o.MessageEdited(is_newest=True)
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["text"] == "text of m1\nedited\nedited"
+
+
+def test_a_batch_goes_to_the_queue_of_its_newest_message_with_its_edit_and_after_a_failure_again(
+    running: RunningLane,
+) -> None:
+    running.queues.open("default", "whatsapp")
+    for message_id, queue in (("m1", "whatsapp"), ("m2", "default")):
+        running.lane.buffer_message(C, message_id, payload=payload(message_id, queue=queue), timing=RULES.timing)
+    running.lane.edit_message(C, "m2", payload=payload("m2", "edited", queue="whatsapp"))
+    running.queues.failures = [SendFailed("send batch: ServiceUnavailable")]
+    running.pass_time(2 * LONG_MS)
+    (sent,), events = running.queues.sent, events_of(running)
+    assert (sent.queue, sent.detail) == ("whatsapp", events[-1])
+    assert [(event["batchId"], event["attempt"]) for event in events] == [(sent.batch_id, 1), (sent.batch_id, 2)]
+    assert running.lane.peek_conversation(C).count == 0
+
+
+@pytest.mark.promise("P3")
+def test_the_batches_of_a_conversation_reach_their_queue_in_order_though_some_calls_fail(running: RunningLane) -> None:
+    running.queues.open("default")
+    refused = SendFailed("ServiceUnavailable")
+    for number in range(4):
+        send(running, f"m{number}")
+        running.bus.failures, running.queues.failures = [refused] * (number % 2), [refused] * (number // 2)
+        running.pass_time(3_000)
+    running.pass_time(2 * LONG_MS)
+    handed_over = {sent.batch_id: [each["id"] for each in sent.detail["messages"]] for sent in running.queues.sent}
+    assert [message_id for ids in handed_over.values() for message_id in ids] == ["m0", "m1", "m2", "m3"]
 
 
 def test_an_older_edit_never_replaces_a_newer_one(running: RunningLane) -> None:
@@ -445,6 +475,147 @@ def test_what_waits_behind_a_batch_waits_for_the_hold_that_is_left(running: Runn
     assert batches_of(running) == [["m1"], ["m2"]]
 
 
+# -- the hand-off mark -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Hold | None]]:
+    """Return a list that gets the attempt and the mark of each batch that a function sends."""
+    seen: list[tuple[int, Hold | None]] = []
+    send = Emission.send
+
+    def watched(emission: Emission, conversation: str, taken: o.BatchTaken, time: TimeLeft) -> None:
+        seen.append((taken.attempt, taken.handoff))
+        send(emission, conversation, taken, time)
+
+    monkeypatch.setattr(Emission, "send", watched)
+    return seen
+
+
+Marks = list[tuple[int, Hold | None]]
+
+
+def mark(running: RunningLane, hold_ms: int | None = 60_000, cause: str = "answer") -> Hold:
+    until_ms = NO_END_MS if hold_ms is None else running.clock() + hold_ms
+    marked = running.lane.hold_buffer(C, holder="handoff", cause=cause, hold_ms=hold_ms)
+    assert marked == o.OnHold(until_ms)
+    return Hold("handoff", until_ms, cause)
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_mark_keeps_nothing_back_and_is_handed_out_with_each_batch(
+    running: RunningLane, marks: Marks, is_waiting: bool
+) -> None:
+    due_at_ms = running.clock() + RULES.silence_ms
+    if is_waiting:
+        send(running, "m1")
+    marked = mark(running)
+    if not is_waiting:
+        send(running, "m1")
+    seen = running.lane.peek_conversation(C)
+    assert (seen.due_at_ms, seen.rule, seen.held_until_ms) == (due_at_ms, "silenceMs", None)
+    assert holds_of(running) == [marked]
+    running.pass_time(LONG_MS)
+    send(running, "m2")
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"], ["m2"]]
+    assert marks == [(1, marked), (1, marked)]
+
+
+def test_a_mark_on_a_due_conversation_leaves_it_due(running: RunningLane, marks: Marks) -> None:
+    marked: list[Hold] = []
+    send(running, "m1")
+    running.meanwhile(lambda: marked.append(mark(running)))
+    running.pass_time(LONG_MS)
+    assert marks == [(1, marked[0])]
+
+
+def test_each_attempt_has_the_mark_of_its_own_moment(running: RunningLane, marks: Marks) -> None:
+    running.bus.failures = [SendFailed("put event: Throttling")] * 2
+    send(running, "m1")
+    frozen_batch(running)
+    marked = mark(running)
+    while len(marks) < 2:
+        running.pass_time(100)
+    running.lane.resume_buffer(C)
+    running.pass_time(LONG_MS)
+    assert marks == [(1, None), (2, marked), (3, None)]
+    assert batches_of(running) == [["m1"]]
+
+
+def test_a_mark_that_has_ended_is_neither_handed_out_nor_shown(running: RunningLane, marks: Marks) -> None:
+    mark(running, hold_ms=1_000)
+    send(running, "m1")
+    running.pass_time(LONG_MS)
+    assert holds_of(running) == []
+    assert marks == [(1, None)]
+    assert running.lane.resume_buffer(C) == o.NotOnHold(None)
+
+
+def test_a_later_mark_prolongs_the_first_and_a_shorter_one_does_not_end_it(running: RunningLane) -> None:
+    mark(running, hold_ms=30_000)
+    longer = mark(running, hold_ms=60_000)
+    running.clock.advance(1_000)
+    again = running.lane.hold_buffer(C, holder="handoff", cause="operator", hold_ms=10_000)
+    assert again == o.OnHold(longer.until_ms)
+    assert holds_of(running) == [longer]
+
+
+def test_a_mark_without_a_limit_stays_until_it_is_ended(running: RunningLane, marks: Marks) -> None:
+    marked = mark(running, hold_ms=None, cause="handoff")
+    for message_id in ("m1", "m2"):
+        running.clock.advance(7 * DAY_MS)
+        send(running, message_id)
+        running.pass_time(LONG_MS)
+    assert marks == [(1, marked)] * 2
+    assert shown(running.lane.peek_conversation(C).holds) == [{"holder": "handoff", "cause": "handoff", "until": None}]
+    assert running.lane.resume_buffer(C, holder="handoff", cause="handoff") == o.HoldEnded(None)
+    assert holds_of(running) == []
+
+
+@pytest.mark.parametrize("first", ["handoff", "people"])
+def test_a_mark_and_a_hold_end_each_for_itself(running: RunningLane, marks: Marks, first: Holder) -> None:
+    send(running, "m1")
+    marked, people = mark(running), hold(running, "people", "operator", 60_000)
+    assert holds_of(running) == [people, marked]
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    ended = running.lane.resume_buffer(C, holder=first)
+    if first == "handoff":
+        assert ended == o.OnHold(people.until_ms)
+        assert running.lane.resume_buffer(C, holder="people") == o.HoldEnded(running.clock())
+    else:
+        assert ended == o.HoldEnded(running.clock())
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
+    assert marks == [(1, None if first == "handoff" else marked)]
+
+
+def test_the_end_of_a_mark_moves_no_due_time(running: RunningLane) -> None:
+    mark(running)
+    due_at_ms = send(running, "m1").due_at_ms
+    running.clock.advance(500)
+    assert running.lane.resume_buffer(C) == o.HoldEnded(due_at_ms)
+    assert running.lane.peek_conversation(C).due_at_ms == due_at_ms
+
+
+def test_a_mark_outlasts_a_stop_word_and_is_erased_with_the_conversation(running: RunningLane) -> None:
+    marked = mark(running, hold_ms=None)
+    send(running, "m1")
+    running.lane.cancel_buffer(C)
+    assert holds_of(running) == [marked]
+    running.lane.forget_conversation(C)
+    assert holds_of(running) == []
+
+
+def test_a_flush_word_flushes_a_marked_conversation(running: RunningLane, marks: Marks) -> None:
+    marked = mark(running)
+    send(running, "m1")
+    assert isinstance(running.lane.retime_buffer(C, timing=FLUSH), o.BufferRetimed)
+    running.pass_time(500)
+    assert marks == [(1, marked)]
+
+
 def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: RunningLane) -> None:
     lane = running.lane
     assert lane.retime_buffer(C, timing=FLUSH) == o.BufferEmpty()
@@ -645,6 +816,9 @@ DEEDS: dict[str, Callable[[ValkeyLane | DynamoDbLane, Timing], object]] = {
     "hold": lambda lane, _: lane.hold_buffer(C, holder="people", cause="operator", hold_ms=2_000),
     "another holds": lambda lane, _: lane.hold_buffer(C, holder="people", cause="answer", hold_ms=1_000),
     "consumer holds": lambda lane, _: lane.hold_buffer(C, holder="consumers", cause="crm", hold_ms=3_000),
+    "mark": lambda lane, _: lane.hold_buffer(C, holder="handoff", cause="answer", hold_ms=2_000),
+    "mark without limit": lambda lane, _: lane.hold_buffer(C, holder="handoff", cause="handoff", hold_ms=None),
+    "mark ends": lambda lane, _: lane.resume_buffer(C, holder="handoff", cause="answer"),
     "resume": lambda lane, _: lane.resume_buffer(C),
     "consumer resumes": lambda lane, _: lane.resume_buffer(C, holder="consumers", cause="crm"),
     "another resumes": lambda lane, _: lane.resume_buffer(C, holder="consumers", cause="desk"),

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from message_buffer.errors import StoreOutOfMemory
+from message_buffer.lanes.holds import Hold
 from message_buffer.lanes.outcomes import (
     BatchCompleted,
     BatchRetried,
     BufferCancelled,
     Charged,
     ClaimReturned,
+    HoldEnded,
     LeaseAcquired,
     LeaseReleased,
     MessageBuffered,
@@ -92,10 +94,12 @@ def test_memories_are_evicted_and_messages_are_not(tight: Engine) -> None:
         tight.store.buffer_message(f"idle{n}", "m" * 10_000, payload=b'"m"\n{}', timing=NOW.timing)
     run_until_idle(tight, Bus())
     held_until_ms = tight.store.hold_buffer("idle0", holder="people", cause="operator", hold_ms=60_000).held_until_ms
+    marked_until_ms = tight.store.hold_buffer("idle1", holder="handoff", cause="answer", hold_ms=60_000).held_until_ms
     limit_memory(tight, ROOM)
     accepted, bus = fill(tight), Bus()
     assert tight.admin.info("stats")["evicted_keys"] > 0
     assert tight.store.peek_conversation("idle0").held_until_ms == held_until_ms, "nor a hold"
+    assert tight.store.peek_conversation("idle1").holds == (Hold("handoff", marked_until_ms, "answer"),), "nor a mark"
     assert_invariants(tight)
     run_until_idle(tight, bus)
     assert sorted(event.conversation for event in bus.events) == sorted(accepted)
@@ -128,6 +132,17 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     assert (ids_of(again.payloads), again.attempt) == (["m1", "m2"], 3)
     assert isinstance(tight.store.complete_batch("c", "t3"), BatchCompleted)
     assert_invariants(tight)
+
+
+def test_with_no_byte_left_a_batch_is_taken_with_its_mark_and_the_mark_can_be_ended(tight: Engine) -> None:
+    tight.send("c", "m1")
+    tight.store.hold_buffer("c", holder="handoff", cause="answer", hold_ms=60_000)
+    tight.clock.advance(3000)
+    exhaust(tight)
+    tight.claim()
+    assert take(tight, "c", "t1").handoff == Hold("handoff", tight.clock.now_ms + 57_000, "answer")
+    assert isinstance(tight.store.resume_buffer("c", holder="handoff"), HoldEnded)
+    assert take(tight, "c", "t1").handoff is None
 
 
 def test_with_no_byte_left_stop_words_and_deletions_are_charged_and_carried_out(tight: Engine) -> None:

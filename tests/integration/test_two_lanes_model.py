@@ -30,6 +30,7 @@ by_people = st.one_of(
     past_valkey,
     st.builds(lambda i, n: Step("delete", (i, n)), ingesters, picks),
     st.builds(lambda i: Step("stop", (i,)), ingesters),
+    st.builds(lambda name, i: Step(name, (i,)), st.sampled_from(["hand_off", "hand_off", "hand_back"]), ingesters),
 )
 by_fate = st.one_of(
     st.builds(lambda ms: Step("wait", (ms,)), st.sampled_from([300, 1_100, 2_000, 9_000])),
@@ -218,6 +219,14 @@ def both_lanes_take_it() -> Any:
         return lane._dynamodb_lane.buffer_message(*args, **options)
 
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
+
+
+@bug("a hand-off is in one lane only", Step("hand_off", (0,)), deliver, past)
+def one_lane_is_handed_off() -> Any:
+    def hold_buffer(lane: LaneWithFallback, *args: Any, **options: Any) -> Any:
+        return lane._valkey_lane.hold_buffer(*args, **options)
+
+    return patch.object(LaneWithFallback, "hold_buffer", hold_buffer)
 
 
 @bug("a customer's message tries whether Valkey answers again", outage, deliver, is_due, deliver)

@@ -16,7 +16,7 @@ from message_buffer.rules.rules_and_defaults import Rules
 from tests.integration.test_valkey_lane_model import machine_on, replay
 from tests.support.machine.base import CONVERSATIONS, RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine
-from tests.support.machine.operator import HOLDS
+from tests.support.machine.operator import HOLDS, MARK
 from tests.support.valkey_server import ValkeyServer
 
 pytestmark = pytest.mark.nightly
@@ -83,6 +83,14 @@ def later_than_a_minute(machine: EngineMachine) -> None:
 def held_by_both(machine: EngineMachine) -> None:
     held(machine)
     machine.hold("ann", 20_000, HOLDS[2], 0, False)
+
+
+def marked(machine: EngineMachine) -> None:
+    machine.hold("ann", 20_000, MARK, 0, False)
+
+
+def a_while_later(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(81_000)
 
 
 def claimed(machine: EngineMachine) -> None:
@@ -402,13 +410,68 @@ BUGS = (
     Bug(
         "who held is kept for ever",
         "recover_expired",
-        "redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)",
+        "redis.call('HDEL', holds_key, name, 'people/' .. name, 'consumers/' .. name)",
         "",
         (
             lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
             later_than_a_minute,
             lambda m: m.watchdog(skew=0, twice=False),
         ),
+    ),
+    Bug(
+        "a hand-off mark keeps messages back",
+        "hold_buffer",
+        "local member = holder == 'handoff' and field or conversation",
+        "local member = conversation",
+        (marked, writes),
+    ),
+    Bug(
+        "a hand-off mark moves what waits",
+        "hold_buffer",
+        "holder ~= 'handoff' and state[1]",
+        "state[1]",
+        (writes, marked),
+    ),
+    Bug(
+        "a batch that is taken again does not have the mark of that moment",
+        "take_batch",
+        "redis.call('HGET', holds_key, 'handoff/' .. conversation) or ''",
+        "payloads and redis.call('HGET', holds_key, 'handoff/' .. conversation) or ''",
+        (vip, claimed, taken, marked, retried, lambda m: m.time_passes(5_000), claimed, taken),
+    ),
+    Bug(
+        "a mark that was ended is swept like one that stands",
+        "resume_buffer",
+        "redis.call('ZREM', held_key, field)",
+        "",
+        (marked, lambda m: m.resume("ann", MARK, 0, False)),
+    ),
+    Bug(
+        "the end of a mark ends a hold",
+        "resume_buffer",
+        "elseif hold and each ~= 'handoff' then",
+        "elseif hold and holder ~= 'handoff' then",
+        (held, marked, lambda m: m.resume("ann", MARK, 0, False)),
+    ),
+    Bug(
+        "the end of a hold that had ended anyway makes messages due, because a mark was ended",
+        "resume_buffer",
+        "if held_until > now_ms and due_at > ends_at then",
+        "if word ~= 'NOT_ON_HOLD' and due_at > ends_at then",
+        (
+            lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
+            marked,
+            later,
+            writes,
+            lambda m: m.resume("ann", (None, None), 0, False),
+        ),
+    ),
+    Bug(
+        "a mark that has ended is kept for ever",
+        "recover_expired",
+        "redis.call('HDEL', holds_key, name, 'people/' .. name",
+        "redis.call('HDEL', holds_key, 'people/' .. name",
+        (marked, a_while_later, lambda m: m.watchdog(skew=0, twice=False)),
     ),
     Bug(
         "a consumer ends people's hold",

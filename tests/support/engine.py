@@ -165,7 +165,9 @@ def accepted(outcome: MessageBuffered | MessageDuplicate | MessageRefused) -> Me
     return outcome
 
 
-def payload(message_id: str, text: str | None = None, *, edited_at_ms: int | None = None) -> bytes:
+def payload(
+    message_id: str, text: str | None = None, *, edited_at_ms: int | None = None, queue: str | None = None
+) -> bytes:
     return encode(
         Message(
             id=message_id,
@@ -173,6 +175,7 @@ def payload(message_id: str, text: str | None = None, *, edited_at_ms: int | Non
             platform="generic",
             received_at=0,
             edited_at=edited_at_ms,
+            queue=queue,
         )
     )
 

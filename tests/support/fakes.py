@@ -1,13 +1,16 @@
 """Replacements for AWS and for time in the tests of the services."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import SendFailed
+from message_buffer.events.batch_queues import BatchQueues
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.json_object import Json
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
@@ -100,7 +103,7 @@ class FakeBus(EventBus):
         super().__init__("the-bus")
         self.published: list[tuple[str, str]] = []
         self.connections = 0
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         self.on_publish: Callable[[], None] = lambda: None
 
     def connect(self) -> None:
@@ -115,6 +118,39 @@ class FakeBus(EventBus):
     def publish_all(self, detail_type: str, details: Sequence[str]) -> None:
         for detail in details:
             self.publish(detail_type, detail)
+
+
+class SentBatch(NamedTuple):
+    queue: str
+    detail: Json
+    batch_id: str
+
+
+class FakeBatchQueues(BatchQueues):
+    """The stage's FIFO queues: records what is sent, and raises each of `failures` once."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__({})
+        self.open(*names)
+        self.sent: list[SentBatch] = []
+        self.connections = 0
+        self.failures: list[BaseException] = []
+        self.on_send: Callable[[], None] = lambda: None
+
+    def open(self, *names: str) -> None:
+        """Give the stage these queues."""
+        self._urls = {name: f"https://sqs.example.org/{name}.fifo" for name in names}
+
+    def connect(self) -> None:
+        self.connections += 1
+
+    def send(self, name: str, detail_type: str, detail: str, *, conversation: str, batch_id: str) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        assert detail_type == "messages.batch.ready"
+        self.sent.append(SentBatch(name, json.loads(detail), batch_id))
+        assert self.sent[-1].detail["conversationId"] == conversation
+        self.on_send()
 
 
 class FakeObjects(ObjectStore):

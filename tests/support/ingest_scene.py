@@ -21,6 +21,7 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
+from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
@@ -164,6 +165,7 @@ class Scene:
         monkeypatch: pytest.MonkeyPatch,
         *,
         stage_rules: Json | None = None,
+        queues: Queues = NO_QUEUES,
         lane: Lane | None = None,
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
@@ -182,7 +184,9 @@ class Scene:
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
+            book=RuleBook(
+                self.rules, stage_rules or {}, self.telemetry, queues=queues, quota=quota, clock=engine.clock
+            ),
             takeovers=self.takeovers,
             progress=FakeProgress(),
             dead_letters=self.dead_letters,

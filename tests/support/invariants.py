@@ -67,9 +67,11 @@ def assert_nothing_left_behind(engine: Engine) -> None:
 def assert_agrees_with(model: Mapping[str, ConversationModel], keys: Keys) -> None:
     """Fail unless the keys of shard 0 hold exactly what the model says of each conversation."""
     held = keys.get("{b0}:held", _NOTHING).pairs
-    assert held == {name.encode(): b"%d" % each.held_until for name, each in model.items() if each.held_until}
+    ends = {name: each.held_until for name, each in model.items()}
+    ends |= {f"handoff/{name}": each.marked_until for name, each in model.items()}
+    assert held == {name.encode(): b"%d" % end for name, end in ends.items() if end}
     holds = {
-        f"{holder}:{name}".encode(): f"{until} {cause}".encode()
+        f"{holder}/{name}".encode(): f"{until} {cause}".encode()
         for name, each in model.items()
         for holder, (until, cause) in each.holds.items()
     }

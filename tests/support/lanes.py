@@ -10,7 +10,15 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from tests.support.engine import Engine, ManualClock
-from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
+from tests.support.fakes import (
+    FakeBatchQueues,
+    FakeBus,
+    FakeFunctions,
+    FakeObjects,
+    FakeQueue,
+    RecordedTelemetry,
+    valkey_lane,
+)
 from tests.support.window import AMPLE, WindowScene
 
 MAX_ATTEMPTS = 5
@@ -21,6 +29,8 @@ class RunningLane(Protocol):
 
     @property
     def bus(self) -> FakeBus: ...
+    @property
+    def queues(self) -> FakeBatchQueues: ...
     @property
     def lane(self) -> ValkeyLane | DynamoDbLane: ...
     @property
@@ -38,11 +48,17 @@ class RunningValkeyLane:
         self._meanwhile: Callable[[], object] | None = None
         self.bus, telemetry, self.functions = FakeBus(), RecordedTelemetry(), FakeFunctions()
         self.lane = valkey_lane(engine.store, self.functions, telemetry)
+        self.queues = FakeBatchQueues()
         destinations = (self.bus, FakeObjects(), FakeQueue())
         self._conversation_processor = ConversationProcessor(
             lane=self.lane,
             emission=Emission(
-                *destinations, telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=engine.clock
+                *destinations,
+                telemetry,
+                queues=self.queues,
+                max_event_bytes=256_000,
+                max_attempts=MAX_ATTEMPTS,
+                clock=engine.clock,
             ),
             telemetry=telemetry,
             clock=engine.clock,
@@ -75,7 +91,7 @@ class RunningDynamoDbLane:
 
     def __init__(self, scene: WindowScene) -> None:
         self._scene = scene
-        self.lane, self.bus = scene.lane, scene.bus
+        self.lane, self.bus, self.queues = scene.lane, scene.bus, scene.queues
 
     @property
     def clock(self) -> ManualClock:

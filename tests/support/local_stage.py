@@ -286,13 +286,14 @@ def local_stage(
     *,
     lane: str = "valkey",
     responder: dict[str, Any] | None = None,
+    queues: dict[str, Any] | None = None,
     canary: bool = False,
     whatsapp_topic: str | None = None,
 ) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:
-        overrides = {**OVERRIDES, "lane": lane, "responder": responder, "canary": canary}
+        overrides = {**OVERRIDES, "lane": lane, "responder": responder, "queues": queues or {}, "canary": canary}
         overrides["end_user_messaging_topic"] = whatsapp_topic
         outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:

@@ -77,7 +77,7 @@ class ConversationModel:
     first_at: int | None = None
     last_at: int | None = None
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
-    holds: dict[str, tuple[int, str]] = field(default_factory=dict)  # holder -> end and cause
+    holds: dict[str, tuple[int, str]] = field(default_factory=dict)  # holder, or `handoff` -> end and cause
     generation: int = 0
     rhythm: Rhythm | None = None
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
@@ -89,7 +89,11 @@ class ConversationModel:
 
     @property
     def held_until(self) -> int:
-        return max((until for until, _ in self.holds.values()), default=0)
+        return max((until for holder, (until, _) in self.holds.items() if holder != "handoff"), default=0)
+
+    @property
+    def marked_until(self) -> int:
+        return self.holds.get("handoff", (0, ""))[0]
 
     @property
     def due_at(self) -> int | None:
@@ -214,6 +218,8 @@ class ConversationModel:
     def hold(self, holder: str, cause: str, until: int) -> None:
         if until > self.holds.get(holder, (0, ""))[0]:
             self.holds[holder] = until, cause
+        if holder == "handoff":
+            return
         until = self.held_until
         if self.waiting and self.due is not None and self.due.due_at_ms < until:
             self.due = due_after_hold(self.due, until, self._known_last_at)
@@ -222,7 +228,9 @@ class ConversationModel:
 
     def forget_hold(self, before: int) -> None:
         if self.held_until <= before:
-            self.holds.clear()
+            self.holds = {each: of for each, of in self.holds.items() if each == "handoff"}
+        if self.marked_until <= before:
+            self.holds.pop("handoff", None)
 
     def resume(self, now: int, holder: str | None = None, cause: str | None = None) -> None:
         held_until = self.held_until

@@ -1,36 +1,40 @@
-"""The responder with its table, a queue that delivers again, and collaborators that a test can make fail."""
+"""The responder with its table, a FIFO queue, and collaborators that a test can make fail."""
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
+from unittest.mock import patch
 
 from lambdas.responder.assistants import Prompt, Reply
 from lambdas.responder.batch import FORGOTTEN, Batch
 from lambdas.responder.channels import Channel
-from lambdas.responder.conversations_table import ConversationsTable
-from lambdas.responder.deliveries import Delivery
+from lambdas.responder.conversations_table import ConversationsTable, Plan
+from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy, CallUnconfirmed
-from lambdas.responder.forgetting import ResponderForgetting
-from lambdas.responder.gate import ActiveHold, BufferClient, ParkedBatch
+from lambdas.responder.forgetting import OperatorCommands
+from lambdas.responder.gate import ActiveHold, BufferClient
 from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws import clients as aws
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock
+from message_buffer.consumer import turns
 from message_buffer.errors import SendFailed
-from message_buffer.events.dead_letters import Letter
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from tests.support.fakes import FakeBus, RecordedTelemetry
+from tests.support.fifo_queue import FakeSqs, FifoQueue
 
 Tables = Callable[[], ConversationsTable]
 
 NAME = "default/whatsapp/106540352242922/491701234567"
-LOCK_MS = 65_000
 # After a crash the queue delivers again when this is over.
 HIDDEN_MS = 30_000
+# Lambda may take entries a while before it invokes the function.
+HIDDEN_BY_LAMBDA_MS = 630_000
 # Two parts, because the channel takes no more characters in one.
 ANSWER = "It left today.\nIt comes tomorrow."
 MAX_PART_CHARACTERS = 20
@@ -53,8 +57,6 @@ OPTIONS = ResponderOptions(
     typing_indicator=False,
     outbox_days=35,
     turn_days=365,
-    lock_ms=LOCK_MS,
-    hidden_seconds=HIDDEN_MS // 1_000,
 )
 
 
@@ -147,13 +149,14 @@ class FakeBuffer(BufferClient):
         self.generation = 1
         self.window_generation = 1
         self.others: ActiveHold | None = None
-        """A hold by people or by a consumer."""
+        """A hold by people or by a consumer, or the mark of a hand-off."""
 
     def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
         return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)
 
     def current_hold(self, batch: Batch) -> ActiveHold | None:
-        return self.others if self.others and self.others.until_ms > self._clock() else None
+        found = self.others
+        return found if found and (found.until_ms is None or found.until_ms > self._clock()) else None
 
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
         self.others = ActiveHold("people", cause, self._clock() + for_ms)
@@ -168,12 +171,6 @@ class FakeObjects(ObjectStore):
         return self.stored[key]
 
 
-class Waiting(NamedTuple):
-    at_ms: int
-    body: str
-    receives: int
-
-
 class World:
     def __init__(self, table: ConversationsTable, *, telemetry: Telemetry | None = None, **options: Any) -> None:
         self.now_ms = 1_700_000_000_000
@@ -186,24 +183,19 @@ class World:
         self.bus = FakeBus()
         self.objects = FakeObjects()
         self.telemetry = RecordedTelemetry()
-        self.dead_lettered: list[tuple[str, str]] = []
-        self.queue: list[Waiting] = []
+        self.queue, self.dead = (FifoQueue(name, lambda: self.now_ms) for name in ("batches", "dead"))
+        self.sqs = FakeSqs(self.queue, self.dead, clock=lambda: self.now_ms)
         self.time_left_ms = 60_000
         self._owners = 0
-        self._hidden: set[str] = set()
-        self._erased: list[str] = []
-        deliveries: Any = self
-        self.forgetting = ResponderForgetting(
-            table=table, dead_letters=deliveries, lock_ms=LOCK_MS, clock=lambda: self.now_ms, new_owner=self._new_owner
-        )
+        self._emitted = count()
+        self.commands = OperatorCommands(table, self.telemetry, clock=lambda: self.now_ms, new_owner=self._new_owner)
         self.responder = Responder(
             Collaborators(
                 table=self.steps.around(table),
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
-                deliveries=deliveries,
-                forgetting=self.forgetting,
+                dead_letters=DeadLetters({self.queue.url: self.dead.url}),
                 assistant=lambda: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),
@@ -217,68 +209,48 @@ class World:
         self._owners += 1
         return f"owner-{self._owners}"
 
-    def emit(
-        self,
-        batch_id: str,
-        generation: int,
-        text: str = "Where is it?",
-        lane: str = "valkey",
-    ) -> None:
-        """Put a batch of the buffer into the responder's queue."""
+    def emit(self, batch_id: str, generation: int, text: str = "Where is it?", lane: str = "valkey") -> None:
+        """Put a batch of the buffer into the responder's queue. The same batch may come again."""
         if lane == "valkey":
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
             self.buffer.window_generation = max(self.buffer.window_generation, generation)
-        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms)
-        self.queue.append(Waiting(self.now_ms, body, 1))
+        self.put(event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms))
 
-    def forget(self) -> int:
-        """Put the event that forgets the conversation into the responder's queue. Return the event's time."""
-        body = json.dumps(
-            {"detail-type": FORGOTTEN, "detail": {"version": 1, "conversationId": NAME, "at": self.now_ms}}
-        )
-        self.queue.append(Waiting(self.now_ms, body, 1))
-        return self.now_ms
+    def put(self, body: str, *, group: str = NAME) -> None:
+        self.queue.put(body, group=group, deduplication_id=str(next(self._emitted)))
 
-    # -- the dead-letter queue -----------------------------------------------------------------------
-
-    def dead_letter(self, body: str, *, reason: str) -> None:
-        self.dead_lettered.append((body, reason))
-
-    def receive(self, *, hidden_seconds: int) -> list[Letter]:
-        letters = [Letter(str(n), body) for n, (body, _) in enumerate(self.dead_lettered) if str(n) not in self._hidden]
-        self._hidden |= {letter.receipt for letter in letters}
-        return letters
-
-    def delete(self, letter: Letter) -> None:
-        self._erased.append(letter.body)
-
-    def give_back(self, letters: list[Letter]) -> None:
-        self.dead_lettered[:] = [each for each in self.dead_lettered if each[0] not in self._erased]
-        self._hidden.clear()
-        self._erased.clear()
+    def forget(self, *, at_ms: int | None = None) -> bool:
+        """Erase the conversation. Return False if time ran out."""
+        at_ms = self.now_ms if at_ms is None else at_ms
+        return self.commands.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms).finished
 
     def deliver(self) -> None:
-        """Advance the clock to the next delivery and process it. It goes back into the queue if it is not finished."""
-        self.queue.sort(key=lambda each: each.at_ms)
-        waiting = self.queue.pop(0)
-        self.now_ms = max(self.now_ms, waiting.at_ms)
-        delivery = Delivery(waiting.body, waiting.receives, lambda: self.time_left_ms, lambda: None)
-        try:
-            seconds = self.responder.respond(delivery)
-            wait_ms = None if seconds is None else seconds * 1_000
-        except Killed:
-            wait_ms = HIDDEN_MS
-        if wait_ms is not None:
-            self.queue.append(Waiting(self.now_ms + wait_ms, waiting.body, waiting.receives + 1))
+        """Advance the clock until entries can be delivered, and deliver them as Lambda does."""
+        self.now_ms = max(self.now_ms, self.queue.next_at_ms())
+        taken = self.queue.take(hidden_ms=HIDDEN_BY_LAMBDA_MS)
+        answer = partial(self.responder.respond, time_left_ms=lambda: self.time_left_ms)
+        event = self.queue.event(taken)
+        client = aws.client
+        with patch.object(aws, "client", lambda name, **named: self.sqs if name == "sqs" else client(name, **named)):
+            try:
+                response = turns.handle(event, answer, queue_urls=[self.queue.url])
+            except Killed:
+                return
+        self.queue.end(taken, response)
 
     def run(self, *, at_most: int = 60) -> None:
-        """Process deliveries until the queue is empty."""
+        """Deliver until the queue is empty."""
         for _ in range(at_most):
-            if not self.queue:
+            if not self.queue.messages:
                 return
             self.deliver()
         raise AssertionError("the queue does not become empty")
+
+    @property
+    def dead_lettered(self) -> list[tuple[str, str]]:
+        """The bodies of dead letters, with their reasons."""
+        return [(each.body, each.sent["MessageAttributes"]["reason"]["StringValue"]) for each in self.dead.messages]
 
     # -- what came out ------------------------------------------------------------------------------
 
@@ -288,27 +260,23 @@ class World:
         found = aws.client("dynamodb").get_item(TableName=self.table.name, Key=key).get("Item")
         return found and {name: next(iter(value.values())) for name, value in found.items()}
 
+    def plan(self) -> Plan | None:
+        """Return the stored plan, without taking it."""
+        item = self.item("plan")
+        return self.table.take_plan(NAME, item["owner"]) if item else None
+
     def put_settings(self, name: str, settings: Json) -> None:
         item = {"id": {"S": name}, "part": {"S": "!"}, "settings": {"S": json.dumps(settings)}}
         aws.client("dynamodb").put_item(TableName=self.table.name, Item=item)
-
-    def parked(self) -> list[ParkedBatch]:
-        record = self.table.read(NAME)
-        assert record
-        return list(record.parked)
 
     def turns(self) -> list[tuple[str, str]]:
         record = self.table.read(NAME)
         return [(turn.role, turn.text) for turn in record.turns] if record else []
 
-    def is_free(self) -> bool:
-        record = self.item()
-        return record is None or "owner" not in record
-
     def status(self) -> str:
         record = self.item()
         assert record
-        return str(record["conversationStatus"])
+        return str(record.get("conversationStatus"))
 
 
 def event(
@@ -330,6 +298,12 @@ def event(
         "metadata": {"lastMessageAt": last_message_at_ms},
     }
     return json.dumps({"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail})
+
+
+def forgotten_event(at_ms: int) -> Json:
+    """Return the event by which the bus says that the conversation is to be forgotten."""
+    detail = {"version": 1, "conversationId": NAME, "at": at_ms}
+    return {"source": "message-buffer", "detail-type": FORGOTTEN, "detail": detail}
 
 
 def tables(client: Any) -> Tables:

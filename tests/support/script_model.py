@@ -36,5 +36,7 @@ def due_after_flush(due: Due, *, last_at_ms: int, now_ms: int) -> Due:
 
 
 def mean_gap_of(facts: Facts) -> float | None:
-    """Return the buffer's mean gap, or None if it has one message."""
-    return (facts.last_at_ms - facts.first_at_ms) / (facts.message_count - 1) if facts.message_count > 1 else None
+    """Return the buffer's mean gap, or None if it has one message. It is never below 0, even if clocks differ."""
+    if facts.message_count < 2:
+        return None
+    return max(0.0, (facts.last_at_ms - facts.first_at_ms) / (facts.message_count - 1))

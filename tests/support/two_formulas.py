@@ -173,15 +173,17 @@ class TwoFormulas:
     def hold(self) -> None:
         hold_ms = self.rng.choice((200, 1_500, 6_000))
         self._note(f"hold for {hold_ms} ms")
-        holder = self.rng.choice(HOLDERS)
+        holder = self.rng.choice((*HOLDERS, "handoff"))
         held = self.store.hold_buffer(NAME, holder=holder, cause="test", hold_ms=hold_ms)
+        if holder == "handoff":
+            return  # a mark keeps nothing back
         self.holds[holder] = max(self.holds.get(holder, 0), self.now_ms + hold_ms)
         self.held_until_ms = held.held_until_ms
         if self.due is not None:
             self.due = self.formula.due_after_hold(self.due, self.held_until_ms, self._known_last_at_ms)
 
     def resume(self) -> None:
-        holder = self.rng.choice((*HOLDERS, None))
+        holder = self.rng.choice((*HOLDERS, "handoff", None))
         self._note(f"resume {holder or 'both'}")
         self.store.resume_buffer(NAME, holder=holder)
         self.holds = {each: until for each, until in self.holds.items() if holder not in (None, each)}

@@ -17,9 +17,9 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.events.emission import Emission
+from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import MessageBuffered
+from message_buffer.lanes.outcomes import BatchTaken, MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
@@ -97,6 +97,8 @@ class _Frame:
     made: list[str] = field(default_factory=list)
     """Requests of this step alone; requests of an interrupting step do not count."""
     is_stop: bool = False
+    marked: int | None = None
+    """The number of the hand-off mark that the conversation had at the beginning of this step, if it had one."""
 
 
 @dataclass
@@ -144,6 +146,11 @@ class TwoLanes:
     """Valkey may have stored it, or may store it yet, but ingest has no answer."""
     sent_again: set[str] = field(default_factory=set)
     outages: int = 0
+    marked: int | None = None
+    """The number of the hand-off mark, from the answer to ingest until something may have ended it."""
+    ends_of_marks: int = 0
+    was_marked: bool = False
+    wrong_marks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock: ManualClock = self.scene.clock
@@ -176,21 +183,36 @@ class TwoLanes:
     def _conversation_processor(self) -> ConversationProcessor:
         destinations = (self.scene.bus, self.scene.objects, self.scene.letters)
         telemetry = self.scene.telemetry
+        emission = Emission(
+            *destinations, telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
+        )
+        for each in (emission, self.scene.processor._emission):
+            self._watch(each)
         return ConversationProcessor(
             lane=valkey_lane(self._store("conversation_processor", self.clock)),
-            emission=Emission(
-                *destinations, telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
-            ),
+            emission=emission,
             telemetry=telemetry,
             clock=self.clock,
             random=lambda: 0.0,
         )
 
+    def _watch(self, emission: Emission) -> None:
+        """Note each batch that has no mark although it should, or has one although it should not."""
+        send = emission.send
+
+        def watched(conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
+            must_have = self.marked is not None and self._frames[-1].marked == self.marked
+            if (must_have and taken.handoff is None) or (taken.handoff is not None and not self.was_marked):
+                self.wrong_marks.append(f"{taken.batch_id} has the mark {taken.handoff}")
+            send(conversation, taken, time)
+
+        setattr(emission, "send", watched)  # noqa: B010 - mypy refuses an assignment
+
     # -- steps -------------------------------------------------------------------------------------------------
 
     def do(self, step: Step) -> None:
         """Make a step as far as it gets."""
-        self._frames.append(_Frame(step.interruption))
+        self._frames.append(_Frame(step.interruption, marked=self.marked))
         try:
             getattr(self, step.name)(*step.args)
         except (Killed, StoreError, SendFailed):
@@ -288,6 +310,23 @@ class TwoLanes:
         """
         self.withdrawn |= set(self.sent)
 
+    def hand_off(self, ingester: int) -> None:
+        self.was_marked, ends = True, self.ends_of_marks
+        self.ingesters[ingester].hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=None)
+        if ends == self.ends_of_marks:
+            self.marked = ends
+
+    def hand_back(self, ingester: int) -> None:
+        self._may_be_unmarked()
+        try:
+            self.ingesters[ingester].resume_buffer(CONVERSATION, holder="handoff")
+        finally:
+            self._may_be_unmarked()
+
+    def _may_be_unmarked(self) -> None:
+        self.ends_of_marks += 1
+        self.marked = None
+
     def execute(self) -> None:
         """Run the processor and its conversation processors."""
         for conversation in self.engine.claim():
@@ -303,6 +342,7 @@ class TwoLanes:
     def wipe(self) -> None:
         """Empty Valkey, and record which messages this may lose or double."""
         self.wipes += 1
+        self._may_be_unmarked()
         self.perhaps_lost |= set(self.sent) - self.in_table
         self.perhaps_twice |= set(self.sent)
         self.accepted.clear()
@@ -344,6 +384,7 @@ class TwoLanes:
         """Let a request arrive at Valkey that its sender had given up."""
         for request in self.on_their_way:
             request.send()
+            self._may_be_unmarked()
             if request.is_stop:
                 self._may_have_stopped()
         self.on_their_way.clear()
@@ -355,6 +396,7 @@ class TwoLanes:
         self.arrive()
         for turn in range(100):
             self.wait(10_000)
+            self._frames[-1].marked = self.marked
             for message_id in sorted(self.unanswered):
                 self._deliver(0, message_id)
             if turn % 7 == 6:
@@ -393,6 +435,7 @@ class TwoLanes:
         assert max(self._lost.values(), default=0) <= 1, "an ingester lost more than one answer in an outage"
         lost = set(self.sent) - set(out) - self.withdrawn - self.perhaps_lost
         assert not lost, f"lost: {lost}"
+        assert not self.wrong_marks
         assert not self.scene.letters.bodies
         return len(doubled)
 

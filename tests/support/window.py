@@ -34,7 +34,7 @@ from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock, accepted, payload
-from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.table_service import OURS, answering_without_http, empty
 
 TABLE = "holding"
@@ -188,6 +188,7 @@ class WindowScene:
         self.table = WiredTable(self.wire)
         self.triggers = Triggers(self.clock, self.wire)
         self.bus, self.objects, self.letters = WiredBus(self.wire), FakeObjects(), FakeQueue()
+        self.queues = FakeBatchQueues()
         self.telemetry = RecordedTelemetry()
         self.lane = self.new_lane()
         self.processor = self.new_processor()
@@ -201,7 +202,12 @@ class WindowScene:
             table=self.table,
             triggers=self.triggers,
             emission=Emission(
-                *destinations, self.telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
+                *destinations,
+                self.telemetry,
+                queues=self.queues,
+                max_event_bytes=256_000,
+                max_attempts=MAX_ATTEMPTS,
+                clock=self.clock,
             ),
             telemetry=self.telemetry,
             clock=self.clock,

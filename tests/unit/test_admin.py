@@ -156,12 +156,14 @@ class Desk:
         self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
+        self.has_handoff_queue = False
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         rules = RulesAdmin(
             table=self.table,
             stage_rules={"silenceMs": 2_000},
+            queues=("default", "whatsapp"),
             valkey_lane=lane,
             dynamodb_lane=self.fallback[0] if self.fallback else None,
             telemetry=self.telemetry,
@@ -169,7 +171,14 @@ class Desk:
             clock=self.engine.clock,
         )
         operations = operations_of(
-            Conversations(lane, self.bus, self.takeovers, agent_of=rules.agent_of, clock=self.engine.clock),
+            Conversations(
+                lane,
+                self.bus,
+                self.takeovers,
+                agent_of=rules.agent_of,
+                has_handoff_queue=self.has_handoff_queue,
+                clock=self.engine.clock,
+            ),
             rules,
             DeadLetters(
                 self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
@@ -500,6 +509,29 @@ def test_a_conversation_shows_who_holds_it_and_an_operators_resume_ends_all_hold
     assert desk.result("conversation.show", conversation=NAME)["holds"] == []
 
 
+def test_a_hand_off_marks_the_conversation_if_the_stage_has_the_queue_and_holds_it_otherwise(desk: Desk) -> None:
+    now_ms, of = desk.engine.clock.now_ms, {"conversation": NAME, "cause": "handoff"}
+    due_at_ms = desk.engine.send(NAME, "m1").due_at_ms
+    desk.has_handoff_queue = True
+    assert desk.result("conversation.hold", **of, holdMs=3_600_000) == {"handedOffUntil": now_ms + 3_600_000}
+    assert desk.result("conversation.hold", **of) == {"handedOffUntil": None}
+    shown = desk.result("conversation.show", conversation=NAME)
+    assert shown["holds"] == [{"holder": "handoff", "cause": "handoff", "until": None}]
+    assert (shown["heldUntil"], shown["dueAt"]) == (None, due_at_ms)
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": due_at_ms}
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+    assert desk.result("conversation.hold", conversation=NAME, holdMs=60_000)["heldUntil"] == now_ms + 60_000
+    desk.has_handoff_queue = False
+    assert desk.result("conversation.hold", **of, holdMs=3_600_000)["heldUntil"] == now_ms + 3_600_000
+
+
+@pytest.mark.parametrize(("cause", "has_queue"), [("operator", True), ("handoff", False)])
+def test_only_a_mark_may_be_without_a_limit(desk: Desk, cause: str, has_queue: bool) -> None:
+    desk.has_handoff_queue = has_queue
+    assert desk.error("conversation.hold", conversation=NAME, cause=cause)[0] == "invalid"
+    assert desk.result("conversation.show", conversation=NAME)["holds"] == []
+
+
 def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:
     desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
     desk.takeovers.failures = ["resume"]
@@ -555,6 +587,9 @@ def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_delete
         ("agent:acme/bot", {"minMessages": 6}, "with the layers beneath, on any platform: minMessages: 6 is above"),
         ("conversation:acme/twilio/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, twilio: silenceMs: 25000"),
         ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of custom, generic, "),
+        ("tenant:acme", {"queue": "whatsap"}, "queue: there is no queue 'whatsap'; use one of default, whatsapp"),
+        ("tenant:acme", {"platformOverrides": {"twilio": {"queue": "sms"}}}, "platformOverrides.twilio.queue: there"),
+        ("stage", {"queue": "Sales"}, "queue: "),
         ("door:crm", {"text": "x" * 20_000}, "A door's mapping has at most 16384 bytes."),
         ("door:CRM", {}, "A door's name has at most 31 lower-case letters, digits and single hyphens."),
     ],
@@ -595,7 +630,7 @@ def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
 
 
 def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
-    desk.result("rules.set", scope="stage", rules={"maxMessages": 7})
+    desk.result("rules.set", scope="stage", rules={"maxMessages": 7, "queue": "whatsapp"})
     desk.result("rules.set", scope="account:twilio/+1", rules={"tenant": "acme", "agent": "bot"})
     desk.result("rules.set", scope="agent:acme/bot", rules={"platformOverrides": {"twilio": {"silenceMs": 900}}})
     desk.table.items["tenant:acme"] = StoredRules("tenant:acme", {"silenceM": 1}, 9, ME, 1)
@@ -603,6 +638,7 @@ def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     assert explained["agent"] == "bot"
     rules = explained["rules"]
     assert rules["maxMessages"] == {"value": 7, "layer": "stage", "via": "set here", "version": 1}
+    assert rules["queue"] == {"value": "whatsapp", "layer": "stage", "via": "set here", "version": 1}
     assert rules["silenceMs"] == {
         "value": 900, "layer": "agent:acme/bot", "via": "platformOverrides.twilio", "version": 3,
     }  # fmt: skip

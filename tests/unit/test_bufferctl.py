@@ -129,6 +129,16 @@ def run(*arguments: str) -> int:
             {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "handoff"},
         ),
         (
+            ["conversation", "handoff", NAME, "--for", "15m"],
+            {"handedOffUntil": NOON_MS},
+            {"operation": "conversation.hold", "holdMs": 900_000, "cause": "handoff"},
+        ),
+        (
+            ["conversation", "handoff", NAME, "--no-limit"],
+            {"handedOffUntil": None},
+            {"operation": "conversation.hold", "cause": "handoff"},
+        ),
+        (
             ["conversation", "cancel", NAME, "--yes"],
             {"generation": 3, "dropped": 2, "frozen": 1, "leaving": True},
             {"operation": "conversation.cancel"},
@@ -343,7 +353,7 @@ def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as
     )
     aws.answer_in_turn(
         "forget",
-        {"counts": {"turns": 5, "outboxes": 2}, "finished": True},
+        {"counts": {"turns": 5, "marks": 2}, "finished": True},
         {"counts": {"turns": 3}, "finished": False},
         {"counts": {"turns": 1}, "finished": True},
     )
@@ -352,7 +362,7 @@ def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as
     assert aws.asked[0] == {"operation": "forget", "conversation": NAME, "dryRun": True}
     assert [event.get("at") for event in aws.asked[1:4]] == [None, NOON_MS, NOON_MS]
     assert [event["at"] for event in aws.asked[4:]] == [NOON_MS, NOON_MS]
-    assert json.loads(capsys.readouterr().out)["counts"] == {"waiting": 2, "objects": 2, "turns": 5, "outboxes": 2}
+    assert json.loads(capsys.readouterr().out)["counts"] == {"waiting": 2, "objects": 2, "turns": 5, "marks": 2}
 
 
 def test_a_forget_that_never_ends_says_so(

@@ -3,7 +3,7 @@ letter.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -35,7 +35,15 @@ from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, Engine
-from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
+from tests.support.fakes import (
+    FakeBatchQueues,
+    FakeBus,
+    FakeFunctions,
+    FakeObjects,
+    FakeQueue,
+    RecordedTelemetry,
+    valkey_lane,
+)
 from tests.support.invariants import assert_invariants
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
@@ -58,15 +66,17 @@ def raising(error: Exception) -> Callable[..., Any]:
 class Scene:
     """A conversation processor on an engine, with fakes of everything it calls."""
 
-    def __init__(self, engine: Engine, *, max_event_bytes: int = 256_000) -> None:
+    def __init__(self, engine: Engine, *, max_event_bytes: int = 256_000, queues: Sequence[str] = ()) -> None:
         self.engine = engine
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
+        self.queues = FakeBatchQueues(*queues)
         self.emission = Emission(
             self.bus,
             self.objects,
             self.queue,
             self.telemetry,
+            queues=self.queues,
             max_event_bytes=max_event_bytes,
             max_attempts=MAX_ATTEMPTS,
             clock=engine.clock,

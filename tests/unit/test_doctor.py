@@ -212,8 +212,35 @@ def test_a_rule_without_a_target_is_no_consumer(aws: Aws) -> None:
     given = facts(aws)
     aws.answers("events", "list_rules", {"Rules": [{"Name": "idle", "State": "ENABLED"}]})
     targets(aws, "idle")
-    nobody = (FAILING, "No rule with a target takes batches from the bus, so nobody receives them.")
-    assert whats(diagnoses.consumers, given) == [nobody]
+    nobody = "No rule with a target takes batches from the bus, and there is no queue, so nobody receives them."
+    assert whats(diagnoses.consumers, given) == [(FAILING, nobody)]
+
+
+QUEUES = {
+    "DeadLetterQueueUrl": "https://sqs/dead",
+    "QueueSmsUrl": "https://sqs/sms",
+    "QueueDeadLettersSmsUrl": "https://sqs/dead-sms",
+}
+
+
+def with_queues(aws: Aws) -> StageFacts:
+    found = [*outputs(), *({"OutputKey": name, "OutputValue": url} for name, url in QUEUES.items())]
+    return facts(aws, Buffer=stack("Buffer", Outputs=found))
+
+
+def test_a_queue_is_a_consumer_without_a_rule(aws: Aws) -> None:
+    given = with_queues(aws)
+    aws.answers("events", "list_rules", {"Rules": []})
+    assert whats(diagnoses.consumers, given) == []
+
+
+def test_dead_letters_of_the_stages_queues_are_counted_apart_from_those_of_the_buffer(aws: Aws) -> None:
+    given = with_queues(aws)
+    counts = {"ApproximateNumberOfMessages": "2", "ApproximateNumberOfMessagesNotVisible": "1"}
+    for output, found in (("DeadLetterQueueUrl", dict.fromkeys(counts, "0")), ("QueueDeadLettersSmsUrl", counts)):
+        asked = {"QueueUrl": QUEUES[output], "AttributeNames": list(counts)}
+        aws.answers("sqs", "get_queue_attributes", {"Attributes": found}, asked)
+    assert whats(diagnoses.queues, given) == [(BROKEN, "Queue dead letters: 3.")]
 
 
 # -- failed attempts -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from message_buffer.lanes.dynamodb import messages, quotas
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES, name_of
 from message_buffer.lanes.dynamodb.messages import Messages, StoredMessage
 from message_buffer.lanes.dynamodb.quotas import MAX_QUOTA_OF_AN_ITEM
-from message_buffer.limits import HOUR_MS, MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
+from message_buffer.limits import DAY_MS, HOUR_MS, MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.quota import Charge, Quota
 from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import accepted, payload
@@ -331,6 +331,70 @@ def test_a_note_whose_answer_is_lost_counts_its_message_once(window: WindowScene
     window.pass_time(2_000)
     assert window.batches() == [["m1", "m2"]]
     settle(window)
+
+
+# -- hand-off marks ------------------------------------------------------------------------------------
+
+
+def _expires_at_ms(window: WindowScene) -> int:
+    (expires,) = [item["expires_at"] for item in _items(window) if item["item"]["S"] == "!"]
+    return int(expires["N"]) * 1_000
+
+
+@pytest.mark.parametrize("closed_by", ["batch", "stop", "failed trigger"])
+def test_a_mark_without_a_limit_is_not_forgotten_with_the_window(window: WindowScene, closed_by: str) -> None:
+    """Whatever closes the window, even if it has not read the mark."""
+    window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="handoff", hold_ms=None)
+    century_ms = window.clock() + 36_500 * DAY_MS
+    assert _expires_at_ms(window) > century_ms
+    match closed_by:
+        case "failed trigger":
+            refused = SendFailed("send trigger: Throttling")
+            with patch.object(window.triggers, "send", side_effect=refused), pytest.raises(SendFailed):
+                window.send("m1")
+        case "stop":
+            window.send("m1")
+            window.lane.cancel_buffer(CONVERSATION)
+        case _:
+            window.send("m1")
+            window.pass_time(WINDOW_MS)
+            assert window.batches() == [["m1"]]
+    assert _expires_at_ms(window) > century_ms
+
+
+def test_the_item_of_a_mark_that_was_ended_is_forgotten_in_the_end(window: WindowScene) -> None:
+    for _ in range(2):
+        window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="handoff", hold_ms=None)
+        window.lane.resume_buffer(CONVERSATION)
+        assert _expires_at_ms(window) // 1_000 == (window.clock() + REMEMBERED_MS) // 1_000
+        window.send("m1")
+        window.pass_time(WINDOW_MS)
+        assert _expires_at_ms(window) <= window.clock() + REMEMBERED_MS
+
+
+def test_a_mark_lets_no_open_window_expire_and_needs_no_second_trigger(window: WindowScene) -> None:
+    window.send("m1")
+    sent = len(window.triggers.waiting)
+    window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=60_000)
+    window.lane.resume_buffer(CONVERSATION)
+    assert not [item for item in _items(window) if "expires_at" in item]
+    assert len(window.triggers.waiting) == sent
+
+
+def test_a_mark_during_the_read_delays_no_freeze(window: WindowScene) -> None:
+    window.send("m1")
+    before = window.wire.before
+
+    def mark(request: str) -> None:
+        before(request)
+        if request == "query":
+            window.wire.before = before
+            window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=60_000)
+
+    window.wire.before = mark
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+    assert window.wire.made.count("query") == 1
 
 
 # -- holds of consumers ------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
+from threading import get_ident
 from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.events.emission import TimeLeft
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import Holder
+from message_buffer.lanes.holds import NO_END_MS, Holder, handoff_of
 from tests.conftest import PROFILE
 from tests.support.actors import FATES, GO, KILL, LOSE, Actor, take_turns
 from tests.support.engine import payload
@@ -41,19 +44,30 @@ MEANWHILE = (
     "forget",
     "hold",
     "two hold, one resumes",
+    "mark",
     "type",
     "window ends",
     "lock ends",
 )
 
-ORDERS = ("stop", "forget", "flush", "hold", "consumer holds", "resume", "consumer resumes", "type", "retime")
-# The holds in spite of which messages leave after an order.
+ORDERS = (
+    "stop", "forget", "flush", "hold", "consumer holds", "resume", "consumer resumes", "mark", "mark ends", "type",
+    "retime",
+)  # fmt: skip
+# The holds in spite of which messages leave after an order; `handoff` if the order ends the mark.
 ENDED_BY: dict[str, tuple[Holder, ...]] = {
-    **dict.fromkeys(("forget", "flush", "resume"), ("people", "consumers")),
+    **dict.fromkeys(("forget", "resume"), ("people", "consumers", "handoff")),
+    "flush": ("people", "consumers"),
     "consumer resumes": ("consumers",),
+    "mark ends": ("handoff",),
 }
+HOLDERS: dict[str, Holder] = {
+    "hold": "people", "consumer holds": "consumers", "consumer resumes": "consumers", "mark": "handoff",
+    "mark ends": "handoff",
+}  # fmt: skip
 # The consumers' hold is the longer one, so that its early end leaves the people's.
 HOLD_MS: dict[Holder, int] = {"people": 20_000, "consumers": 35_000}
+EVERY_HOLDER: tuple[Holder, ...] = (*HOLD_MS, "handoff")
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -81,9 +95,12 @@ class WindowMachine(RuleBasedStateMachine):
         # When the holds of a conversation end. A hold counts once its request is answered, and until an order begins
         # that makes messages leave in spite of it.
         self.held_until: dict[tuple[str, Holder], int] = {}
-        self.hurried = {(name, holder): 0 for name in CONVERSATIONS for holder in HOLD_MS}
+        self.hurried = {(name, holder): 0 for name in CONVERSATIONS for holder in EVERY_HOLDER}
         self.frozen_on_hold: list[str] = []
-        watch_freezes(self.scene, self.note_freeze)
+        self.may_be_marked: set[str] = set()
+        self.marked_at_read: dict[int, set[str]] = {}  # by the thread of a processor
+        self.wrong_marks: list[str] = []
+        watch_freezes(self.scene, self.note_freeze, self.note_read)
         self.now = 0
 
     # -- what happens: each begins, goes on for some requests, and is left there while others are at work -------
@@ -118,8 +135,16 @@ class WindowMachine(RuleBasedStateMachine):
             return
 
         def work() -> None:
-            if self.scene.new_processor(beat_seconds=3_600).process(trigger, AMPLE):
-                self.scene.triggers.delete(trigger)
+            processor = self.scene.new_processor(beat_seconds=3_600)
+            send = processor._emission.send
+
+            def watched(conversation: str, taken: o.BatchTaken, time: TimeLeft) -> None:
+                self.note_taken(conversation, taken)
+                send(conversation, taken, time)
+
+            with patch.object(processor._emission, "send", watched):
+                if processor.process(trigger, AMPLE):
+                    self.scene.triggers.delete(trigger)
 
         self._act("processor", work, steps)
 
@@ -158,10 +183,10 @@ class WindowMachine(RuleBasedStateMachine):
                     self.drop(name, lane.forget_conversation)
                 case "flush":
                     lane.flush_buffer(name)
-                case "hold" | "consumer holds":
-                    self.hold(name, "people" if what == "hold" else "consumers")
-                case "resume" | "consumer resumes":
-                    lane.resume_buffer(name, holder=None if what == "resume" else "consumers")
+                case "hold" | "consumer holds" | "mark":
+                    self.hold(name, HOLDERS[what])
+                case "resume" | "consumer resumes" | "mark ends":
+                    lane.resume_buffer(name, holder=HOLDERS.get(what))
                 case "type":
                     lane.extend_wait(name, extend_ms=15_000, max_wait_ms=RULES.max_wait_ms)
                 case "retime":
@@ -223,7 +248,7 @@ class WindowMachine(RuleBasedStateMachine):
                 self.deliver(name=name, lane=1, again=meanwhile == "redeliver", steps=TO_THE_END)
             case "edit" | "delete":
                 self.change(name=name, age=0, delete=meanwhile == "delete", steps=TO_THE_END)
-            case "stop" | "forget" | "hold" | "type":
+            case "stop" | "forget" | "hold" | "mark" | "type":
                 self.order(name=name, what=meanwhile, steps=TO_THE_END)
             case "two hold, one resumes":
                 for what in ("hold", "consumer holds", "consumer resumes"):
@@ -263,14 +288,32 @@ class WindowMachine(RuleBasedStateMachine):
         return hurry
 
     def hold(self, name: str, holder: Holder) -> None:
-        until_ms = self.scene.clock() + HOLD_MS[holder]
-        self.lanes[1].hold_buffer(name, holder=holder, cause=holder, hold_ms=HOLD_MS[holder])
+        hold_ms = HOLD_MS.get(holder)  # a mark has no limit
+        until_ms = NO_END_MS if hold_ms is None else self.scene.clock() + hold_ms
+        if holder == "handoff":
+            self.may_be_marked.add(name)
+        self.lanes[1].hold_buffer(name, holder=holder, cause=holder, hold_ms=hold_ms)
         if not self.hurried[name, holder]:
             self.held_until[name, holder] = until_ms
 
     def note_freeze(self, name: str) -> None:
         if any(self.held_until.get((name, holder), 0) > self.scene.clock() for holder in HOLD_MS):
             self.frozen_on_hold.append(name)
+
+    @property
+    def marked(self) -> set[str]:
+        """Return the conversations that must have a mark."""
+        return {name for name, holder in self.held_until if holder == "handoff"}
+
+    def note_read(self) -> None:
+        self.marked_at_read[get_ident()] = self.marked
+
+    def note_taken(self, name: str, taken: o.BatchTaken) -> None:
+        is_marked = taken.handoff is not None
+        if name in self.marked_at_read[get_ident()] and name in self.marked and not is_marked:
+            self.wrong_marks.append(f"{name} has a mark, and its batch does not")
+        if is_marked and name not in self.may_be_marked:
+            self.wrong_marks.append(f"{name} never had a mark, but its batch does")
 
     def tick(self) -> None:
         self.now += 1
@@ -310,6 +353,9 @@ class WindowMachine(RuleBasedStateMachine):
             with suppress(SendFailed):
                 scene.processor.sweep(AMPLE)
         assert not self.frozen_on_hold, "frozen in spite of a hold"
+        assert not self.wrong_marks
+        for name in self.marked:
+            assert handoff_of(scene.lane.generation_and_holds(name).holds, scene.clock()), f"{name} has lost its mark"
         for name in CONVERSATIONS:
             self.judge(name)
 
@@ -392,8 +438,9 @@ def test_a_message_whose_first_request_was_never_answered_may_come_before_an_old
         assert machine.scene.batches(ann) == [["m2"], ["m1"]]
 
 
-def watch_freezes(scene: WindowScene, note: Callable[[str], None]) -> None:
-    """Call `note` with the conversation at the moment when DynamoDB freezes a batch."""
+def watch_freezes(scene: WindowScene, note: Callable[[str], None], note_read: Callable[[], None]) -> None:
+    """Call `note` with the conversation at the moment when DynamoDB freezes a batch, and `note_read` when a processor
+    begins to read a conversation."""
     client = scene.table.client
 
     class Watched:
@@ -401,6 +448,10 @@ def watch_freezes(scene: WindowScene, note: Callable[[str], None]) -> None:
 
         def __getattr__(self, name: str) -> Any:
             return getattr(client._client, name)
+
+        def query(self, **request: Any) -> Any:
+            note_read()
+            return client._client.query(**request)
 
         def update_item(self, **request: Any) -> Any:
             answer = client._client.update_item(**request)

@@ -89,6 +89,12 @@ BUGS = (
         Crossing("cross_processor", 3, "hold", GO),
     ),
     Bug(
+        "a hand-off mark is not handed out with a batch that was frozen before it", service,
+        "handoff = handoff_of(batch.window.holds, self._clock())",
+        "handoff = handoff_of(locked.window.holds, self._clock())",
+        Crossing("cross_processor", 2, "mark", GO),
+    ),
+    Bug(
         "a consumer ends people's hold", lane,
         "if holder not in (None, one.holder) or cause not in (None, one.cause))", "if False)",
         Crossing("cross_processor", 2, "two hold, one resumes", GO),

@@ -52,6 +52,8 @@ def test_the_schema_is_one_of_draft_4() -> None:
         referring(),
         whole() | {"added": "later"},
         whole() | {"agent": "sales", "replyUntil": TIME + 1},
+        whole() | {"queue": "handoff", "handoff": {"cause": "answer", "until": TIME}},
+        whole() | {"handoff": {"cause": "operator", "until": None}},
         whole() | {"messages": [message() | {"author": "ada", "replyTo": "m0", "sentAt": TIME}]},
     ],
 )
@@ -66,6 +68,8 @@ def test_every_draft_takes_an_event(draft: Callable[[Json], Any], event: Json) -
         whole() | {"version": 2},
         whole() | {"lane": "fast"},
         whole() | {"agent": None},
+        whole() | {"queue": None},
+        whole() | {"handoff": {"cause": "answer"}},
         whole() | {"messages": [message() | {"timestamp": "2023-11-14T22:13:20+00:00"}]},
         whole() | {"messages": [message() | {"sentAt": None}]},
         whole() | {"conversationId": "default/generic/shop"},

@@ -113,6 +113,21 @@ def test_a_consumer_is_told_who_holds_and_ends_its_own_hold_in_both_lanes_and_no
     assert both.ask("conversation.resume")["result"] == {"heldUntil": None}
 
 
+@pytest.mark.parametrize("hold_ms", [HOLD_MS, None])
+def test_a_consumer_is_told_of_a_hand_off_and_cannot_end_it(
+    both: Function, window: WindowScene, fake: Engine, hold_ms: int | None
+) -> None:
+    window.clock.now_ms = now_ms = fake.clock.now_ms
+    for lane in (fake.store, window.lane):
+        lane.hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=hold_ms)
+    mark = {"holder": "handoff", "cause": "answer", "until": hold_ms and now_ms + hold_ms}
+    for fields in ({}, {"generation": 1}, {"generation": 1, "lane": "dynamodb"}):
+        assert both.ask("gate", **fields)["result"]["holds"] == [mark]
+    assert both.ask("conversation.hold", holdMs=HOLD_MS, by="answer")["result"] == {"heldUntil": now_ms + HOLD_MS}
+    assert both.ask("conversation.resume", by="answer")["result"] == {"heldUntil": None}
+    assert both.ask("gate")["result"]["holds"] == [mark]
+
+
 def test_a_consumers_name_may_be_any_text(both: Function) -> None:
     for by in ("half a \ud83d pair", "line\nend", "people:x", "0 1"):
         assert both.ask("conversation.hold", by=by, holdMs=HOLD_MS)["ok"]
@@ -220,3 +235,5 @@ def test_the_responder_sees_the_window_that_its_batch_came_from(
     assert window.batches() == [["m1"]]
     window.pass_time(HOLD_MS)
     assert window.batches() == [["m1"], ["m2"]]
+    window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=None)
+    assert buffer.current_hold(batch) == ("handoff", "answer", None)

@@ -11,8 +11,10 @@ from lambdas.ingest.human_replies import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHO
 from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
+from message_buffer.lanes.holds import Hold
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import HOUR_MS, MINUTE_MS
+from message_buffer.rules.queues import HANDOFF
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene
 from tests.support.ingest_scene import whatsapp as of_whatsapp
@@ -182,6 +184,55 @@ def test_if_the_bus_fails_the_hold_stays_and_the_event_follows(scene: Scene) -> 
     assert held_until(scene) is not None
     assert scene.post("whatsapp", body)[0] == 200
     assert len(scene.taken_over()) == 1
+
+
+# -- in a stage with the queue handoff -------------------------------------------------------------
+
+
+@pytest.fixture
+def with_queue(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene(fake, monkeypatch, queues={HANDOFF: {}})
+    scene.rules.write("stage", RULES)
+    return scene
+
+
+def holds(scene: Scene) -> tuple[Hold, ...]:
+    return scene.engine.store.peek_conversation(CHAT).holds
+
+
+def test_a_persons_reply_marks_the_conversation_and_keeps_nothing_back(with_queue: Scene) -> None:
+    scene, now_ms = with_queue, with_queue.engine.clock.now_ms
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert holds(scene) == (Hold("handoff", now_ms + HOLD_MS, "answer"),)
+    assert held_until(scene) is None
+    (event,) = scene.taken_over()
+    VALIDATOR.validate(event)
+    assert (event["conversationId"], event["until"]) == (CHAT, now_ms + HOLD_MS)
+
+
+def test_a_later_reply_prolongs_the_mark_and_a_redelivery_does_not(with_queue: Scene) -> None:
+    scene, began_ms = with_queue, with_queue.engine.clock.now_ms
+    first = whatsapp(echo(scene))
+    scene.post("whatsapp", first)
+    scene.engine.clock.advance(HOUR_MS)
+    scene.post("whatsapp", first)
+    assert holds(scene) == (Hold("handoff", began_ms + HOLD_MS, "answer"),)
+    scene.post("whatsapp", whatsapp(echo(scene, "wamid.10")))
+    scene.post("whatsapp", first)
+    assert holds(scene) == (Hold("handoff", began_ms + HOUR_MS + HOLD_MS, "answer"),)
+    assert len(scene.taken_over()) == 1
+
+
+def test_an_operator_who_resumes_while_the_mark_is_set_wins(with_queue: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, publish = with_queue, with_queue.bus.publish
+
+    def resume_first(detail_type: str, detail: str) -> None:
+        scene.takeovers.resume(CHAT, now_ms=scene.engine.clock.now_ms)
+        publish(detail_type, detail)
+
+    monkeypatch.setattr(scene.bus, "publish", resume_first)
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert holds(scene) == ()
 
 
 # -- hostile, and outages --------------------------------------------------------------------------

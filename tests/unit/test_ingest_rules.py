@@ -1,12 +1,15 @@
 """Ingest applies the rules in force, and loses no message if they are wrong or away."""
 
+import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from message_buffer.json_object import Json
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
-from tests.support.ingest_scene import Scene, message, waits_ms
+from tests.support.engine import Engine
+from tests.support.ingest_scene import CHAT, Scene, message, waits_ms
 
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
 
@@ -72,3 +75,44 @@ def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scen
     assert [(event.get("change"), event["agent"]) for event in events] == [
         ("edited", "sales"), ("reaction", "sales"), (None, "sales"),
     ]  # fmt: skip
+
+
+QUEUES: Json = {"sales": {"agent": ["sales", "support"]}, "whatsapp": {"platform": "whatsapp"}, "default": {}}
+
+
+def test_a_message_and_its_edit_have_the_queue_that_the_stage_or_a_rule_names(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(fake, monkeypatch, queues=QUEUES)
+
+    def queues() -> list[str | None]:
+        return [each.get("queue") for each in scene.buffered(CHAT)]
+
+    scene.post("generic", message("m1"))
+    scene.post("generic", message("m2") | {"agent": "support"})
+    assert queues() == ["default", "sales"]
+    scene.rules.write("stage", {"queue": "whatsapp", "platformOverrides": {"telegram": {"queue": "sales"}}})
+    scene.engine.clock.advance(MIN_MS_BETWEEN_RULES_CHECKS)
+    scene.post("generic", message("m3"))
+    scene.post("generic", message("m1", "Hello") | {"edited": True})
+    assert queues() == ["whatsapp", "sales", "whatsapp"]
+    scene.rules.write(f"conversation:{CHAT}", {"queue": None})
+    scene.engine.clock.advance(MIN_MS_BETWEEN_RULES_CHECKS)
+    scene.post("generic", message("m4"))
+    assert queues()[-1] == "default"
+
+
+def test_the_event_of_an_edit_after_the_emission_says_nothing_of_queues(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(fake, monkeypatch, queues=QUEUES)
+    scene.post("generic", message("m1", "Hello") | {"edited": True})
+    (event,) = scene.amended()
+    assert "queue" not in json.dumps(event)
+
+
+def test_in_a_stage_without_queues_no_message_has_one(scene: Scene) -> None:
+    scene.rules.write("stage", {"queue": "gone"})
+    scene.post("generic", message("m1"))
+    assert "queue" not in scene.buffered(CHAT)[0]
+    assert scene.post("generic", message("m2") | {"queue": "vip"})[0] == 400

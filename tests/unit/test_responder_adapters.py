@@ -2,16 +2,19 @@
 
 import json
 import logging
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import pytest
 
 from lambdas.responder import channels
-from lambdas.responder.assistants import Assistant, Bedrock, OpenAi, Prompt
+from lambdas.responder.assistants import Assistant, Bedrock, OpenAi, Prompt, YourFunction
 from lambdas.responder.channels import (
     CHANNELS,
     Channel,
@@ -22,11 +25,13 @@ from lambdas.responder.channels import (
     WhatsAppChannel,
     split,
 )
-from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
 from message_buffer.aws import clients as aws
+from message_buffer.aws.functions import Functions
+from message_buffer.consumer import turns
+from message_buffer.consumer.turns import Entry
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -38,7 +43,8 @@ SECONDS = 0.4
 TURNS = [Turn("user", "Hey", 1, "b-1"), Turn("assistant", "Hello!", 2, "b-1"), Turn("user", "Where is it?", 3, "b-2")]
 # How long a new account's subscription to a model may take.
 SUBSCRIPTION_SECONDS = 15 * 60
-PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS)
+CONVERSATION = ConversationId("acme", "whatsapp", "106540352242922", "491701234567")
+PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS, CONVERSATION, ["b-2"])
 SECRET = "s3cret-t0ken"
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 
@@ -57,7 +63,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- channels --------------------------------------------------------------------------------------
 
 READERS = {
-    "whatsapp": ConversationId("acme", "whatsapp", "106540352242922", "491701234567"),
+    "whatsapp": CONVERSATION,
     "messenger": ConversationId("acme", "messenger", "page-1", "psid-7"),
     "telegram": ConversationId("acme", "telegram", "bot", "-1001:42"),
     "twilio": ConversationId("acme", "twilio", "whatsapp:14155238886", "491701234567"),
@@ -345,6 +351,79 @@ def test_an_empty_answer_is_refused(
         assistant(name).answer(PROMPT)
 
 
+class FakeFunctions(Functions):
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__()
+        self.response = response
+        self.calls: list[Any] = []
+
+    def call(self, function: str, payload: Any, *, response_seconds: float) -> dict[str, Any]:
+        self.calls.append((function, json.loads(json.dumps(payload)), response_seconds))
+        return self.response
+
+
+def test_a_function_gets_the_turn_and_the_history_and_returns_the_text() -> None:
+    functions = FakeFunctions({"text": " It left today. "})
+    assert YourFunction(functions, "arn:aws:lambda:1").answer(PROMPT).text == "It left today."
+    request = {
+        "version": 1,
+        "conversationId": str(CONVERSATION),
+        "tenant": "acme",
+        "turn": {"text": "Where is it?", "batchIds": ["b-2"]},
+        "history": [{"role": "user", "text": "Hey"}, {"role": "assistant", "text": "Hello!"}],
+        "instructions": "Be kind.",
+    }
+    assert functions.calls == [("arn:aws:lambda:1", request, SECONDS)]
+
+
+class DocumentedFunction(Functions):
+    """Runs the function that docs/responder.md shows, with a model that repeats its prompt, and one order."""
+
+    def call(self, function: str, payload: Any, *, response_seconds: float) -> dict[str, Any]:
+        def converse(*, system: Any, messages: Any, **_: object) -> dict[str, Any]:
+            said = [system[0]["text"], *(f"{each['role']}: {each['content'][0]['text']}" for each in messages)]
+            return {"output": {"message": {"content": [{"text": "\n".join(said)}]}}}
+
+        table = SimpleNamespace(get_item=lambda *, Key: {"Item": Key | {"state": "sent"}})  # noqa: N803 - the name in the SDK
+        sdk = SimpleNamespace(
+            client=lambda _name: SimpleNamespace(converse=converse),
+            resource=lambda _name: SimpleNamespace(Table=lambda _name: table),
+        )
+        page = (SCHEMAS.parent / "responder.md").read_text("utf-8")
+        program, names = page.partition("```python\n")[2].partition("```")[0], dict[str, Any]()
+        with patch.dict(sys.modules, {"boto3": sdk}):
+            exec(program, names)  # noqa: S102 - the page is ours
+        answer: dict[str, Any] = names["handler"](json.loads(json.dumps(payload)), None)
+        return answer
+
+
+def test_the_function_on_the_page_answers_a_turn() -> None:
+    asked = PROMPT._replace(turns=[*TURNS[:2], TURNS[2]._replace(text="Where is #123?")])
+    assert YourFunction(DocumentedFunction(), "arn").answer(asked).text.splitlines() == [
+        "Be kind.",
+        "The order #123: {'tenant': 'acme', 'number': '123', 'state': 'sent'}",
+        "user: Hey",
+        "assistant: Hello!",
+        "user: Where is #123?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "reason"),
+    [
+        ({"errorType": "ValueError", "errorMessage": "a secret word"}, CallBusy, "ValueError"),
+        ({"text": " ", "reason": "not allowed"}, CallRefused, "not allowed"),
+        ({}, CallRefused, "None"),
+        ({"text": ["?"]}, CallRefused, "None"),
+    ],
+)
+def test_a_function_that_fails_is_called_again_and_one_without_a_text_refuses(
+    response: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=f": {reason}$"):
+        YourFunction(FakeFunctions(response), "arn:aws:lambda:1").answer(PROMPT)
+
+
 # -- what is not logged ----------------------------------------------------------------------------
 
 
@@ -375,5 +454,5 @@ def test_a_model_that_the_account_may_not_use_yet_is_asked_again_for_longer_than
     with pytest.raises(CallRefused if is_final else CallBusy):
         assistant(name).answer(PROMPT)
     attempts = ResponderOptions._field_defaults["max_attempts"]
-    pauses = [Delivery("", n, lambda: 0, lambda: None).retry_seconds for n in range(1, attempts)]
+    pauses = [turns.Turn([Entry("", "", "", "", "", n, 0)]).pause_seconds for n in range(1, attempts)]
     assert sum(pauses) > SUBSCRIPTION_SECONDS

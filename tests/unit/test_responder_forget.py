@@ -1,15 +1,18 @@
 """The responder forgets a conversation when the bus says so, or an operator."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lambdas.responder import handler
+from lambdas.responder.batch import read_forgotten
 from lambdas.responder.conversations_table import DAY_SECONDS
-from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS, OperatorCommands
+from lambdas.responder.errors import CallBusy, MalformedEvent
+from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
 from message_buffer.aws import clients as aws
-from tests.support.fakes import RecordedTelemetry
-from tests.support.responder import NAME, OPTIONS, Tables, World, event
+from tests.support.responder import NAME, OPTIONS, Tables, World, event, forgotten_event
 
 
 @pytest.fixture
@@ -31,12 +34,8 @@ def answered(world: World, batches: int = 1) -> None:
 
 
 def command(world: World, **fields: Any) -> Any:
-    commands = OperatorCommands(
-        table=world.table, forgetting=world.forgetting, telemetry=RecordedTelemetry(),
-        clock=lambda: world.now_ms,
-    )  # fmt: skip
     event = {"operation": "forget", "conversation": NAME, "by": "me", **fields}
-    answer = commands.run(event, request_id="r-1", time_left_ms=lambda: world.time_left_ms)
+    answer = world.commands.run(event, request_id="r-1", time_left_ms=lambda: world.time_left_ms)
     return answer["result"] if answer["ok"] else answer["error"]
 
 
@@ -44,8 +43,8 @@ def test_turns_outboxes_and_settings_are_gone_and_a_tombstone_remains(world: Wor
     world.put_settings(NAME, {"instructions": "call her Ada"})
     answered(world, 40)
     assert [part for part in items(world) if part.startswith("t#")]
-    at_ms = world.forget()
-    world.run()
+    at_ms = world.now_ms
+    assert world.forget()
     assert items(world).keys() == {"!"}
     record = world.item()
     assert record == {
@@ -56,31 +55,39 @@ def test_turns_outboxes_and_settings_are_gone_and_a_tombstone_remains(world: Wor
 
 def test_a_newer_batch_is_answered_and_an_older_one_is_not(world: World) -> None:
     answered(world)
-    world.emit("late", 2, text="a word")
-    late = world.queue.pop()
+    late = event("late", 2, "a word", last_message_at_ms=world.now_ms)
     world.forget()
-    world.run()
     world.now_ms += 1
     world.emit("new", 3, text="a new one")
     world.run()
-    world.queue.append(late)
+    world.put(late)
     world.run()
     assert world.turns() == [("user", "a new one"), ("assistant", world.assistant.says)]
     assert world.assistant.last_prompt == [("user", "a new one")]
-    assert world.is_free()
     assert "a word" not in str(items(world))
+
+
+def test_a_batch_that_comes_late_leaves_no_more_than_the_tombstone(world: World) -> None:
+    answered(world)
+    late = event("late", 2, "a word", last_message_at_ms=world.now_ms)
+    world.forget()
+    expires_at = world.item()["expiresAt"]  # type: ignore[index]
+    world.now_ms += 60_000
+    world.put(late)
+    world.run()
+    record = world.item()
+    assert record is not None
+    assert (set(items(world)), record["expiresAt"]) == ({"!"}, expires_at)
 
 
 def test_the_event_that_comes_again_erases_nothing_newer(world: World) -> None:
     answered(world)
+    at_ms = world.now_ms
     world.forget()
-    again = world.queue[-1]
-    world.run()
     world.now_ms += 1
     world.emit("new", 3, text="a new one")
     world.run()
-    world.queue.append(again)
-    world.run()
+    world.forget(at_ms=at_ms)
     assert world.turns()[0] == ("user", "a new one")
     assert "o#new" in items(world)
 
@@ -89,7 +96,7 @@ def test_a_run_at_work_has_lost_the_conversation(world: World) -> None:
     """It may have sent a part, but it writes nothing any more, and is not tried again."""
 
     def forget_meanwhile() -> None:
-        world.forgetting.forget(NAME, at_ms=world.now_ms, time_left=lambda: 60_000)
+        world.commands.forget(NAME, at_ms=world.now_ms, time_left=lambda: 60_000)
 
     world.assistant.while_asked = forget_meanwhile
     world.emit("b-1", 1, text="a word")
@@ -100,37 +107,32 @@ def test_a_run_at_work_has_lost_the_conversation(world: World) -> None:
     assert world.dead_lettered == []
 
 
-def test_a_forget_that_had_no_time_is_finished_by_the_next_delivery(world: World) -> None:
+def test_a_forget_that_had_no_time_is_finished_by_the_next_one(world: World) -> None:
     answered(world, 3)
-    world.forget()
+    at_ms = world.now_ms
     world.time_left_ms = MIN_TIME_TO_ERASE_MS
-    world.deliver()
+    assert not world.forget()
     assert len(items(world)) > 1
-    assert not world.is_free(), "until it is finished, no batch is answered"
+    world.now_ms += 1
+    world.emit("new", 9)
     world.time_left_ms = 60_000
-    world.run()
+    for _ in range(15):
+        world.deliver()
+    assert (len(world.queue.messages), world.dead_lettered) == (1, []), "until it is finished, no batch is answered"
+    assert world.forget(at_ms=at_ms)
     assert items(world).keys() == {"!"}
-    assert world.is_free()
-
-
-def test_dead_letters_of_the_conversation_are_erased_and_no_others(world: World) -> None:
-    mine, newer = (event("b", 1, "a word", last_message_at_ms=world.now_ms + n) for n in (0, 1))
-    other = mine.replace(NAME, "default/whatsapp/1/2")
-    world.dead_lettered += [(mine, "x"), (newer, "x"), (other, "x"), ("not JSON", "x"), ('{"detail": 1}', "x")]
-    world.forget()
     world.run()
-    assert [body for body, _ in world.dead_lettered] == [newer, other, "not JSON", '{"detail": 1}']
+    assert len(world.turns()) == 2
 
 
 def test_a_dry_run_counts_turns_and_outboxes_and_changes_nothing(world: World) -> None:
     answered(world, 40)
-    world.dead_lettered.append((event("b", 1, "a word"), "x"))
     before = items(world)
     result = command(world, dryRun=True)
-    assert result == {"counts": {"turns": 80, "outboxes": 40, "replyDeadLetters": 1}, "finished": True}
+    assert result == {"counts": {"turns": 80, "marks": 40}, "finished": True}
     assert items(world) == before
     assert command(world, at=world.now_ms) == result
-    assert command(world, at=world.now_ms)["counts"] == {"turns": 0, "outboxes": 0, "replyDeadLetters": 0}
+    assert command(world, at=world.now_ms)["counts"] == {"turns": 0, "marks": 0}
 
 
 @pytest.mark.parametrize("at", [-1, "now", True, 1.5, 1_700_000_060_001])
@@ -144,13 +146,33 @@ def test_a_word_of_a_customer_is_no_command(world: World) -> None:
     assert world.sender.sent
 
 
+class Context:
+    aws_request_id = "r-1"
+
+    def __init__(self, time_left_ms: int) -> None:
+        self.time_left_ms = time_left_ms
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.time_left_ms
+
+
+def test_the_event_of_the_bus_erases_and_fails_until_it_is_finished(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(world)
+    parts: Any = SimpleNamespace(commands=world.commands, telemetry=world.telemetry)
+    monkeypatch.setattr(handler, "_components", lambda: parts)
+    event = forgotten_event(world.now_ms)
+    with pytest.raises(CallBusy):
+        handler.handler(event, Context(MIN_TIME_TO_ERASE_MS))
+    assert handler.handler(event, Context(60_000)) == {}
+    assert items(world).keys() == {"!"}
+
+
 @pytest.mark.parametrize("detail", [{"version": 2}, {"version": 1, "conversationId": "c", "at": 1}, 5])
-def test_an_event_that_cannot_be_read_is_given_up(world: World, detail: object) -> None:
-    world.forget()
-    body = json.dumps({"detail-type": "messages.conversation.forgotten", "detail": detail})
-    world.queue[-1] = world.queue[-1]._replace(body=body)
-    world.run()
-    assert [body for body, _ in world.dead_lettered] == [body]
+def test_an_event_that_cannot_be_read_is_refused(detail: object) -> None:
+    with pytest.raises(MalformedEvent):
+        read_forgotten({**forgotten_event(1), "detail": detail})
 
 
 # -- what is kept no longer than the stage says ----------------------------------------------------

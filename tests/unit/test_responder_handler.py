@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,20 +10,22 @@ import pytest
 from lambdas.responder import handler as module
 from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
-from lambdas.responder.deliveries import Deliveries, Delivery
+from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
-from lambdas.responder.forgetting import OperatorCommands
-from lambdas.responder.gate import MAX_PARKED_BATCHES, ActiveHold, BufferClient
+from lambdas.responder.gate import ActiveHold, BufferClient
 from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
-from lambdas.responder.owned_batch import MAX_PARKED_TEXT_BYTES
+from message_buffer.aws import clients
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.settings import LogSettings, ResponderSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.fakes import FakeSecrets, RecordedTelemetry
+from tests.support.fifo_queue import FakeSqs, FifoQueue
 from tests.support.responder import (
     ANSWER,
+    HIDDEN_MS,
     NAME,
     OPTIONS,
     FakeObjects,
@@ -40,85 +41,34 @@ CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
 # -- the queue -------------------------------------------------------------------------------------
 
 
-class FakeDeliveries:
-    def __init__(self) -> None:
-        self.hidden: list[tuple[str, int]] = []
-        self.failures = 0
-
-    def hide(self, receipt: str, *, seconds: int) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise SendFailed("hide delivery: Throttling")
-        self.hidden.append((receipt, seconds))
-
-
-class FakeResponder:
-    def __init__(self) -> None:
-        self.later: dict[str, int] = {}
-        self.seen: list[Delivery] = []
-
-    def respond(self, delivery: Delivery) -> int | None:
-        self.seen.append(delivery)
-        return self.later.get(delivery.body)
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeDeliveries, FakeResponder]:
-    deliveries, responder = FakeDeliveries(), FakeResponder()
-    parts = module._Components(responder, SimpleNamespace(), deliveries, RecordedTelemetry(), 30)  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "_components", lambda: parts)
-    return deliveries, responder
+def test_the_settings_of_the_queues_lead_each_entry_to_its_dead_letter_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler's own wiring, for a body that needs nothing but its queue."""
+    queues = {name: [FifoQueue(f"{name}{end}", lambda: 0) for end in ("", "-dead")] for name in ("sms", "default")}
+    sqs = FakeSqs(*(each for pair in queues.values() for each in pair), clock=lambda: 0)
+    settings = ResponderSettings(
+        log=LogSettings(), conversations_table="table", secret_id="secret", gate_function="gate", event_bus="bus",
+        queues={name: {"url": live.url, "dead_letter_url": dead.url} for name, (live, dead) in queues.items()},
+        oversize_bucket="oversize", options=OPTIONS,
+    )  # fmt: skip
+    monkeypatch.setattr(module, "read_settings", lambda _kind: settings)
+    monkeypatch.setattr(module, "Telemetry", lambda _log: RecordedTelemetry())
+    monkeypatch.setattr(clients, "client", lambda _service, **_: sqs)
+    module._components.cache_clear()
+    live, dead = queues["sms"]
+    live.put("no batch" + "!" * 500, group="g", deduplication_id="1")
+    answer = module.handler(live.event(live.take(hidden_ms=1_000)), CONTEXT)
+    module._components.cache_clear()
+    assert (answer, live.messages) == ({"batchItemFailures": []}, [])
+    (letter,) = dead.messages
+    assert (letter.body, letter.group) == ("no batch" + "!" * 500, "g")
+    assert len(letter.sent["MessageAttributes"]["reason"]["StringValue"]) <= MAX_REASON_CHARACTERS
 
 
-def record(body: str, receives: int = 1) -> dict[str, Any]:
-    attributes = {"ApproximateReceiveCount": str(receives)}
-    return {"messageId": f"id-{body}", "receiptHandle": f"receipt-{body}", "body": body, "attributes": attributes}
-
-
-Queue = tuple[FakeDeliveries, FakeResponder]
-
-
-def test_only_unfinished_deliveries_are_reported_as_failed(queue: Queue) -> None:
-    deliveries, responder = queue
-    responder.later["b"] = 16
-    answer = module.handler({"Records": [record("a"), record("b", receives=3), record("c")]}, CONTEXT)
-    assert answer == {"batchItemFailures": [{"itemIdentifier": "id-b"}]}
-    assert [delivery.receives for delivery in responder.seen] == [1, 3, 1]
-    assert deliveries.hidden[-2:] == [("receipt-b", 16), ("receipt-c", 30)]
-
-
-def test_a_delivery_that_cannot_be_hidden_is_not_worked_on(queue: Queue) -> None:
-    deliveries, responder = queue
-    deliveries.failures = 1
-    answer = module.handler({"Records": [record("a")]}, CONTEXT)
-    assert answer == {"batchItemFailures": [{"itemIdentifier": "id-a"}]}
-    assert not responder.seen
-
-
-def test_a_heartbeat_that_failed_marks_the_delivery_as_failed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    deliveries, responder = queue
-    monkeypatch.setattr(module, "MIN_HEARTBEATS_WHILE_HIDDEN", 30_000)
-
-    def respond(delivery: Delivery) -> None:
-        deliveries.failures = 1
-        with suppress(SendFailed):
-            while True:
-                # Until the beat has failed; the test's time-out ends it otherwise.
-                delivery.require_hidden()
-
-    responder.respond = respond  # type: ignore[method-assign]
-    answer = module.handler({"Records": [record("a")]}, CONTEXT)
-    assert answer == {"batchItemFailures": [{"itemIdentifier": "id-a"}]}
-
-
-def test_a_dead_lettered_body_is_unchanged_and_its_reason_is_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[dict[str, Any]] = []
-    client = SimpleNamespace(send_message=lambda **named: sent.append(named))
-    monkeypatch.setattr("message_buffer.aws.clients.client", lambda _service: client)
-    Deliveries("queue", "dead").dead_letter("body", reason="r" * 500)
-    (message,) = sent
-    assert (message["QueueUrl"], message["MessageBody"]) == ("dead", "body")
-    assert len(message["MessageAttributes"]["reason"]["StringValue"]) == 200
+def test_a_batch_is_hidden_shortly_so_that_a_crash_brings_it_back_soon(world: World) -> None:
+    world.emit("b-1", 1)
+    world.steps.fail_at = (3, "before", True)
+    world.deliver()
+    assert world.queue.next_at_ms() - world.now_ms == HIDDEN_MS
 
 
 # -- the event -------------------------------------------------------------------------------------
@@ -205,11 +155,7 @@ def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
         assert all(len(turn.text.encode()) <= MAX_TURN_BYTES for turn in huge)
         found = trim(huge)
         assert found.older + found.recent == huge
-        recent = sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent)
-        parked = len(
-            json.dumps([shorten(text, MAX_PARKED_TEXT_BYTES)] * 2 * MAX_PARKED_BATCHES, ensure_ascii=False).encode()
-        )
-        assert recent + parked < 350_000
+        assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent) < 350_000
 
 
 # -- operators -------------------------------------------------------------------------------------
@@ -224,13 +170,7 @@ def world(new_table: Tables) -> World:
 
 @pytest.fixture
 def ask(world: World) -> Answer:
-    commands = OperatorCommands(
-        table=world.table,
-        forgetting=world.forgetting,
-        telemetry=world.telemetry,
-        clock=lambda: world.now_ms,
-    )
-    return lambda operation, **fields: commands.run(
+    return lambda operation, **fields: world.commands.run(
         {"operation": operation, "conversation": NAME, "by": "arn:me", **fields},
         request_id="r-1",
         time_left_ms=lambda: 60_000,
@@ -280,8 +220,8 @@ def test_the_gate_is_asked_of_its_function() -> None:
     gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": []}})
     buffer = BufferClient(gate, "gate", by="responder")
     assert buffer.newest_generation(BATCH) == (3, None)
-    gate.answer["result"]["holds"] = [{"holder": "consumers", "cause": "another", "until": 9}]
-    assert buffer.current_hold(BATCH) == ActiveHold("consumers", "another", 9)
+    gate.answer["result"]["holds"] = [{"holder": "handoff", "cause": "answer", "until": None}]
+    assert buffer.current_hold(BATCH) == ActiveHold("handoff", "answer", None)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 
@@ -347,8 +287,7 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     world.sender.before_send = blow_up
     world.steps.fail_at = (step, "after", False)
     world.run()
-    world.emit("b-2", 2, "another zebra")
-    world.queue[-1] = world.queue[-1]._replace(body='{"detail": "zebra"}')
+    world.put('{"detail": "zebra"}')
     world.run()
     telemetry.flush()
     written = capsys.readouterr()
@@ -380,9 +319,3 @@ def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
     batch = read_batch(json.dumps(body), FakeObjects())
     assert (str(batch.conversation), batch.recipient.user) == (conversation, recipient)
     assert batch.recipient._replace(user="") == batch.conversation._replace(user="")
-
-
-def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
-    deliveries, _ = queue
-    module.handler({"Records": [record("a")]}, CONTEXT)
-    assert deliveries.hidden == [("receipt-a", 30)]

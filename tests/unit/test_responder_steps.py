@@ -8,17 +8,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.responder.errors import CallRefused
-from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
+from lambdas.responder.errors import CallBusy, CallRefused
+from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
 from lambdas.responder.service import MIN_TIME_TO_SEND_MS
-from tests.support.responder import NAME, PARTS, Tables, World
+from tests.support.responder import NAME, PARTS, Tables, World, event
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 QUESTION = "Where is it?"
 ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
-    "acquire", "outbox", "tenant_settings", "newest_generation", "count_reply", "answer", "plan",
+    "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
     "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
@@ -35,7 +35,7 @@ def test_the_steps_are_those_that_the_table_names(world: Callable[..., World]) -
     assert at_work.steps.names == STEPS
     assert at_work.sender.sent == PARTS
     assert at_work.turns() == ANSWERED
-    assert (at_work.status(), at_work.is_free()) == ("reply_sent", True)
+    assert (at_work.status(), at_work.plan()) == ("reply_sent", None)
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
@@ -54,7 +54,7 @@ def test_whatever_step_fails_nothing_is_sent_twice_and_all_is_recorded_once(
     # An unconfirmed part may be out. A part that is missing is always counted as unconfirmed.
     assert missing <= unconfirmed <= 1
     assert at_work.turns() == ANSWERED
-    assert (at_work.status(), at_work.is_free()) == ("reply_sent", True)
+    assert (at_work.status(), at_work.plan()) == ("reply_sent", None)
     assert not at_work.dead_lettered
 
 
@@ -94,33 +94,56 @@ def test_a_part_is_begun_only_if_there_is_time_to_send_it(world: Callable[..., W
 
 def test_a_batch_that_is_delivered_again_is_answered_once(world: Callable[..., World]) -> None:
     at_work = world()
+    at_work.emit("b-1", 1)
     for _ in range(3):
         at_work.emit("b-1", 1)
-    at_work.run()
+        at_work.run()
     assert at_work.sender.sent == PARTS
     assert at_work.turns() == ANSWERED
     assert len(at_work.telemetry.said("batch was finished before")) == 2
-    assert (at_work.status(), at_work.is_free()) == ("reply_sent", True)
+    assert (at_work.status(), at_work.plan()) == ("reply_sent", None)
 
 
-def test_two_batches_of_one_conversation_are_not_worked_on_at_the_same_time(world: Callable[..., World]) -> None:
+def test_batches_that_are_delivered_together_are_one_turn_newest_last(world: Callable[..., World]) -> None:
+    at_work = world()
+    for number, text in enumerate(["one", "two", "three"], 1):
+        at_work.emit(f"b-{number}", number, text)
+    at_work.run()
+    assert at_work.assistant.last_prompt == [("user", "one\ntwo\nthree")]
+    assert at_work.sender.sent == PARTS
+    assert at_work.turns() == [("user", "one"), ("user", "two"), ("user", "three"), ("assistant", "\n".join(PARTS))]
+
+
+def test_a_batch_that_comes_while_another_is_answered_waits_for_its_turn(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1, "one")
-    at_work.emit("b-2", 2, "two")
 
-    asked: list[int] = []
-
-    def meanwhile() -> None:
+    def write_on() -> None:
         at_work.assistant.while_asked = lambda: None
-        at_work.now_ms += 1_000
-        at_work.deliver()
-        asked.append(len(at_work.assistant.prompts))
+        at_work.emit("b-2", 2, "two")
+        assert at_work.queue.next_at_ms() > at_work.now_ms
 
-    at_work.assistant.while_asked = meanwhile
+    at_work.assistant.while_asked = write_on
     at_work.run()
-    assert asked == [1], "the second waits for the first"
-    assert [text for role, text in at_work.turns() if role == "user"] == ["one", "two"]
     assert at_work.sender.sent == [*PARTS, *PARTS]
+    assert [text for role, text in at_work.turns() if role == "user"] == ["one", "two"]
+
+
+def test_conversations_of_one_invocation_are_answered_although_one_fails(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.put(event("b-1", 1, "one", last_message_at_ms=1).replace(NAME, "default/telegram/b/1"), group="another")
+    at_work.emit("b-2", 1, "two")
+    errors = [CallBusy("status 503")]
+
+    def fail_once() -> None:
+        for error in [errors.pop()] if errors else []:
+            raise error
+
+    at_work.assistant.while_asked = fail_once
+    at_work.deliver()
+    assert len(at_work.queue.messages) == 1
+    at_work.run()
+    assert sorted(at_work.sender.sent) == sorted([*PARTS, *PARTS])
 
 
 def test_a_run_that_lost_the_conversation_while_it_sent_stops_sending(world: Callable[..., World]) -> None:
@@ -130,7 +153,6 @@ def test_a_run_that_lost_the_conversation_while_it_sent_stops_sending(world: Cal
     def oversleep(_text: str) -> None:
         at_work.sender.before_send = lambda _text: None
         at_work.now_ms += 10 * 60_000
-        at_work.emit("b-1", 1)
         at_work.deliver()
 
     at_work.sender.before_send = oversleep
@@ -151,15 +173,14 @@ def test_a_final_failure_becomes_a_dead_letter_with_its_reason(world: Callable[.
     at_work.run()
     ((body, reason),) = at_work.dead_lettered
     assert (QUESTION in body, reason) == (True, "status 400")
-    assert (at_work.status(), at_work.is_free()) == ("processing_error", True)
+    assert (at_work.status(), at_work.plan()) == ("processing_error", None)
     record = at_work.item()
     assert record
     assert record["reason"] == "status 400"
     at_work.sender.before_send = lambda _text: None
     at_work.emit("b-1", 1)
     at_work.run()
-    assert (at_work.sender.sent, at_work.turns()) == (PARTS, ANSWERED), "moved back, it goes on where it was"
-    assert len(at_work.assistant.prompts) == 1
+    assert (at_work.sender.sent, at_work.turns()) == (PARTS, ANSWERED), "moved back, it is answered"
 
 
 def test_repeated_failures_wait_longer_and_are_given_up(world: Callable[..., World]) -> None:
@@ -175,16 +196,19 @@ def test_repeated_failures_wait_longer_and_are_given_up(world: Callable[..., Wor
     assert len(at_work.assistant.prompts) == 4
     assert at_work.now_ms - began_ms == (4 + 8 + 16) * 1_000
     assert [reason for _, reason in at_work.dead_lettered] == ["made to fail"]
-    assert (at_work.status(), at_work.is_free()) == ("processing_error", True)
+    assert at_work.status() == "processing_error"
 
 
-def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(world: Callable[..., World]) -> None:
+def test_a_body_that_is_no_event_becomes_a_dead_letter_and_the_others_are_answered(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
-    at_work.queue[0] = at_work.queue[0]._replace(body="[]")
+    at_work.put("[]")
+    at_work.emit("b-2", 2)
     at_work.run()
     ((dead_lettered, reason),) = at_work.dead_lettered
     assert (dead_lettered, bool(reason)) == ("[]", True)
+    assert [turn.batch_id for turn in at_work.table.read(NAME).turns] == ["b-1", "b-2", "b-2"]  # type: ignore[union-attr]
+    assert [each.group for each in at_work.dead.messages] == [NAME]
 
 
 @pytest.mark.parametrize(
@@ -208,12 +232,12 @@ def test_a_withheld_batch_is_published_and_kept_in_the_history(
     jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
     assert at_work.sender.sent == []
     assert at_work.turns() == [("user", QUESTION)]
-    assert (at_work.status(), at_work.is_free()) == ("reply_withheld", True)
+    assert (at_work.status(), at_work.plan()) == ("reply_withheld", None)
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
 @pytest.mark.parametrize("when", ["before", "after"])
-# acquire, outbox, tenant_settings, withhold, publish, finish
+# acquire, tenant_settings, finished, plan, publish, finish
 @pytest.mark.parametrize("number", range(6))
 def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     number: int, when: str, kills: bool, world: Callable[..., World]
@@ -225,7 +249,7 @@ def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     at_work.run()
     assert at_work.bus.published, "at least once"
     assert at_work.turns() == [("user", QUESTION)]
-    assert (at_work.sender.sent, at_work.status(), at_work.is_free()) == ([], "reply_withheld", True)
+    assert (at_work.sender.sent, at_work.status(), at_work.plan()) == ([], "reply_withheld", None)
 
 
 def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: Callable[..., World]) -> None:
@@ -259,14 +283,51 @@ def test_old_turns_leave_the_record_and_none_is_lost(world: Callable[..., World]
     assert len(at_work.assistant.last_prompt) < 20, "an assistant gets as many turns as fit"
 
 
-def test_an_acquisition_whose_answer_was_lost_delays_no_later_run(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.steps.fail_at = (0, "after", False)
-    at_work.emit("b-1", 1)
+def test_only_the_entries_that_were_delivered_often_enough_are_given_up(world: Callable[..., World]) -> None:
+    at_work = world(max_attempts=3)
+    at_work.emit("b-1", 1, "one")
+
+    def throttle() -> None:
+        raise CallBusy("status 429")
+
+    at_work.assistant.while_asked = throttle
     at_work.deliver()
-    assert at_work.is_free()
+    at_work.deliver()
+    at_work.emit("b-2", 2, "two")
+    at_work.deliver()
+    assert ["one" in body for body, _ in at_work.dead_lettered] == [True]
+    at_work.assistant.while_asked = lambda: None
     at_work.run()
-    assert at_work.turns() == ANSWERED
+    assert at_work.turns() == [("user", "two"), ("assistant", "\n".join(PARTS))]
+
+
+def test_a_reply_that_cannot_be_finished_does_not_stop_the_next_turn(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.emit("b-1", 1, "one")
+
+    def refuse(text: str) -> None:
+        if text == PARTS[1]:
+            raise CallRefused("status 400")
+
+    at_work.sender.before_send = refuse
+    at_work.run()
+    at_work.sender.before_send = lambda _text: None
+    at_work.emit("b-2", 2, "two")
+    at_work.run()
+    assert at_work.sender.sent == [PARTS[0], *PARTS]
+    assert at_work.assistant.last_prompt == [("user", "one"), ("assistant", PARTS[0]), ("user", "two")]
+
+
+def test_a_plan_whose_batches_never_come_again_is_not_sent(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.steps.fail_at = (STEPS.index("mark") + 2, "after", True)
+    at_work.emit("b-1", 1, "one")
+    at_work.deliver()
+    at_work.queue.messages.clear()
+    at_work.emit("b-2", 2, "two")
+    at_work.run()
+    assert at_work.sender.sent == [PARTS[0], *PARTS]
+    assert [text for role, text in at_work.turns() if role == "user"] == ["one", "two"]
 
 
 def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Callable[..., World]) -> None:

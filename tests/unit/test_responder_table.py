@@ -1,16 +1,25 @@
 """Items of the conversations table: the code writes exactly these, and reads them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from lambdas.responder.conversations_table import RECORD
-from lambdas.responder.gate import MAX_PARKED_BATCHES
+from lambdas.responder.conversations_table import (
+    RECORD,
+    ConversationsTable,
+    End,
+    Part,
+    Plan,
+    ReplyCount,
+)
 from lambdas.responder.history import MAX_RECORDED_TURNS, Turn
 from message_buffer.aws import clients as aws
+from message_buffer.consumer.turns import MAX_ENTRIES
+from message_buffer.errors import LockLost
 from message_buffer.limits import HOUR_MS
-from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World
+from tests.support.responder import NAME, PARTS, Tables, World
 
 BEGAN_MS = 1_700_000_000_000
 EXPIRES_AT = str(BEGAN_MS // 1_000 + 35 * 86_400)
@@ -19,43 +28,37 @@ TURNS = [
     {"role": "user", "text": "Hey", "at_ms": BEGAN_MS, "batch_id": "b-0"},
     {"role": "assistant", "text": "\n".join(PARTS), "at_ms": BEGAN_MS, "batch_id": "b-0"},
 ]
-PARKED = [{"batch_id": "b-1", "generation": 2, "lane": "valkey", "text": "Wo ist es, größer?", "sent_text": ""}]
-# While `b-2`, which answers `b-1`, too, is being sent: its first part is out.
+QUESTION = [
+    {"role": "user", "text": "Wo ist es, größer?", "at_ms": BEGAN_MS, "batch_id": "b-1"},
+    {"role": "user", "text": "The blue one", "at_ms": BEGAN_MS, "batch_id": "b-2"},
+]
+# While the turn of `b-1` and `b-2` is being answered: its first part is out.
 ITEMS: dict[str, dict[str, Any]] = {
     "!": {
-        "answered": {"S": '{"valkey": 1}'},
         "conversationStatus": {"S": "processing_reply"},
         "createdAt": {"N": str(BEGAN_MS)},
         "inputTokens": {"N": "11"},
         "outputTokens": {"N": "7"},
-        "owner": {"S": "owner-3"},
-        "ownerUntil": {"N": str(BEGAN_MS + LOCK_MS)},
-        "parked": {"S": json.dumps(PARKED, ensure_ascii=False)},
+        "owner": {"S": "owner-2"},
         "processingMs": {"N": "0"},
-        "reason": {"S": "newer messages"},
+        "reason": {"S": ""},
         "rolled": {"N": "0"},
         "turns": {"S": json.dumps(TURNS, ensure_ascii=False)},
         "updatedAt": {"N": str(BEGAN_MS)},
     },
-    "o#b-0": {
-        "carried": {"S": "[]"},
-        "expiresAt": {"N": EXPIRES_AT},
-        "inputTokens": {"N": "11"},
-        "outcome": {"S": "reply_sent"},
-        "outputTokens": {"N": "7"},
-        "states": {"L": [{"S": "sent:owner-1"}, {"S": "sent:owner-1"}]},
-    },
-    "o#b-1": {"carriedBy": {"S": "b-2"}, "expiresAt": {"N": EXPIRES_AT}},
-    "o#b-2": {
-        "carried": {"S": '["b-1"]'},
+    "o#b-0": {"expiresAt": {"N": EXPIRES_AT}, "outcome": {"S": "reply_sent"}},
+    "plan": {
         "expiresAt": {"N": EXPIRES_AT},
         "inputTokens": {"N": "11"},
         "outputTokens": {"N": "7"},
+        "owner": {"S": "owner-2"},
         "parts": {"S": json.dumps(PARTS)},
-        "states": {"L": [{"S": "sent:owner-3"}, {"S": "planned"}]},
+        "question": {"S": json.dumps(QUESTION, ensure_ascii=False)},
+        "states": {"L": [{"S": "sent"}, {"S": "planned"}]},
+        "withheld": {"S": ""},
     },
 }
-# The hour's replies: those to `b-0` and `b-2`.
+# The hour's replies: those to `b-0`, and to `b-1` with `b-2`.
 ADDED_TO_THE_RECORD = {"repliesSince": {"N": str(BEGAN_MS)}, "replies": {"N": "2"}}
 OLDER_TURN = {"role": "user", "text": "Hello?", "at_ms": 1, "batch_id": "b-00"}
 
@@ -97,7 +100,7 @@ def test_a_reply_that_another_run_began_is_finished(before: World) -> None:
     assert before.sender.sent == PARTS[1:], "the first part was out"
     assert not before.assistant.prompts, "the reply was written down"
     assert [text for role, text in before.turns() if role == "user"] == ["Hey", "Wo ist es, größer?", "The blue one"]
-    assert before.parked() == []
+    assert before.plan() is None
 
 
 def test_exactly_these_items_are_written(new_table: Tables) -> None:
@@ -105,12 +108,9 @@ def test_exactly_these_items_are_written(new_table: Tables) -> None:
     world.emit("b-0", 1, "Hey")
     world.run()
     world.emit("b-1", 2, "Wo ist es, größer?")
-    world.buffer.generation = 3
-    world.deliver()
-    world.queue.clear()
+    world.emit("b-2", 3, "The blue one")
     world.steps.names.clear()
     world.steps.fail_at = (10, "after", True)
-    world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
     written = stored_items(world)
@@ -119,24 +119,43 @@ def test_exactly_these_items_are_written(new_table: Tables) -> None:
     assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD}
 
 
-def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:
+def test_the_end_of_a_turn_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:
     world = World(new_table(), gate="discard_and_merge", max_history_tokens=100)
     turn = {"role": "user", "text": "Hey", "at_ms": 1, "batch_id": "b-00"}
-    parked = [
-        {"batch_id": f"b-{number}", "generation": number, "lane": "valkey", "text": "?", "sent_text": "!"}
-        for number in range(1, MAX_PARKED_BATCHES + 1)
-    ]
-    put(
-        world,
-        RECORD,
-        {"turns": {"S": json.dumps([turn] * MAX_RECORDED_TURNS)}, "parked": {"S": json.dumps(parked)}},
-    )
+    put(world, RECORD, {"turns": {"S": json.dumps([turn] * MAX_RECORDED_TURNS)}})
     # More than half of what the record keeps, so not even the newest turn stays.
     world.assistant.says = '"' * 30_000
     world.sender.max_part_characters = 100_000
-    world.emit("b-9", 9, "Hey")
+    for number in range(MAX_ENTRIES):
+        world.emit(f"b-{number}", number, "Hey")
     world.run()
     record = world.table.read(NAME)
     assert record
     assert record.turns == []
-    assert record.older_turn_count == MAX_RECORDED_TURNS + 2 * MAX_PARKED_BATCHES + 2
+    assert record.older_turn_count == MAX_RECORDED_TURNS + MAX_ENTRIES + 1
+
+
+WRITES = [
+    lambda table: table.plan(NAME, "first", Plan([]), reply_count=ReplyCount(0, 0), now_ms=BEGAN_MS),
+    lambda table: table.mark(NAME, "first", part=0, state="sending"),
+    lambda table: table.finish(
+        NAME, "first", Plan([]), record=table.read(NAME), end=End("reply_sent", "", ["b"], 0, BEGAN_MS)
+    ),
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=["plan", "mark", "finish"])
+def test_a_run_can_write_nothing_more_once_a_second_one_has_begun(
+    write: Callable[[ConversationsTable], None], new_table: Tables
+) -> None:
+    table = new_table()
+    table.acquire(NAME, "first", now_ms=BEGAN_MS)
+    plan = Plan([Turn("user", "?", 1, "b")], [Part("!")])
+    table.plan(NAME, "first", plan, reply_count=ReplyCount(0, 0), now_ms=BEGAN_MS)
+    write(table)
+    table.plan(NAME, "first", plan, reply_count=ReplyCount(0, 0), now_ms=BEGAN_MS)
+    table.acquire(NAME, "second", now_ms=BEGAN_MS)
+    assert table.take_plan(NAME, "second") == plan
+    with pytest.raises(LockLost):
+        write(table)
+    assert table.take_plan(NAME, "second") == plan

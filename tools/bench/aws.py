@@ -25,6 +25,7 @@ ANSWERS: dict[str, Any] = {
     "PutItem": {},
     "Scan": {"Items": [], "Count": 0},
     "PutEvents": {"FailedEntryCount": 0, "Entries": []},
+    "SendMessage": {"MessageId": "m", "MD5OfMessageBody": "0" * 32},
 }
 
 

@@ -3,7 +3,9 @@
 The first part measures the CPU time of each step of ingest's first request, in a new Python process. Valkey runs on
 this machine, without TLS. A local server answers in place of AWS, over TLS.
 
-The second part measures the time from a batch's due time to its event on a local stage, first when the stage is cold,
+The second part measures the CPU time of the conversation processor for a batch, without and with a queue.
+
+The third part measures the time from a batch's due time to its event on a local stage, first when the stage is cold,
 then when it is warm. The stage has the preset `assistant`: during a longer wait, the functions would
 finish their cold starts before the batch is due. To make the stage cold, the benchmark changes an environment variable
 of each function, because the emulator then starts new processes.
@@ -35,6 +37,7 @@ from tools.local.outputs import Outputs
 from tools.local.webhooks import Webhooks
 
 ROOT = Path(__file__).parents[2]
+ROUNDS = 9
 INGEST = IngestSettings(
     log=LogSettings(level="INFO"),
     valkey=ValkeySettings(
@@ -79,6 +82,29 @@ def first_request(addresses: dict[str, str]) -> dict[str, float]:
     assert run.returncode == 0, run.stdout
     shown: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return shown
+
+
+def emission_cpu(batches: int) -> dict[str, Figure]:
+    """Return the conversation processor's CPU time for a batch in ms, without and with a queue, and their ratio."""
+    server = ValkeyServer().start()
+    try:
+        with answering_as_aws() as addresses:
+            given = json.dumps({"port": server.port, "batches": batches})
+            run = subprocess.run(
+                [sys.executable, "-m", "tools.bench.roles", "emit", given],
+                stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env=os.environ | VARIABLES | addresses,
+            )  # fmt: skip
+    finally:
+        server.stop()
+    # Do not count the first tenth, in which modules are imported and connections opened.
+    without, queued = (each[batches // 10 :] for each in json.loads(run.stdout.splitlines()[-1]))
+    rounds = [(sum(without[n::ROUNDS]), sum(queued[n::ROUNDS])) for n in range(ROUNDS)]
+    of_one = len(without) / ROUNDS
+    return {
+        "CPU of emitting a batch": figure([of_bus / of_one for of_bus, _ in rounds]),
+        "CPU of emitting a batch to a queue, too": figure([of_both / of_one for _, of_both in rounds]),
+        "ratio of the two": figure([of_both / of_bus for of_bus, of_both in rounds]),
+    }
 
 
 def ingest_cpu(rounds: int) -> dict[str, Figure]:
@@ -144,13 +170,16 @@ def first_batches(rounds: int) -> tuple[list[float], list[float]]:
 def main() -> None:
     wanted = arguments("tools.bench.cold", __doc__, quick="fewer rounds, and no local stage")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
-    figures, targets = ingest_cpu(5 if wanted.quick else 15), []
+    figures = ingest_cpu(5 if wanted.quick else 15)
+    emission = emission_cpu(300 if wanted.quick else 3_000)
+    targets = [Target("CPU of emitting a batch to the bus and a queue, of the bus alone", 1.5, emission.popitem()[1])]
+    figures |= emission
     if not wanted.quick:
         cold, warm = first_batches(9)
         figures |= {"due to event, cold stage": figure(cold), "due to event, warm stage": figure(warm)}
         more = figure([one - other for one, other in zip(cold, warm, strict=True)])
         targets.append(Target("lateness of a cold stage's first batch, above a warm one's, ms", 100, more))
-    rows = [["", "ms"], *([what, each.shown(0)] for what, each in figures.items())]
+    rows = [["", "ms"], *([what, each.shown(2 if what in emission else 0)] for what, each in figures.items())]
     report("cold", {"cold": rows}, targets, quick=wanted.quick)
 
 

@@ -19,6 +19,7 @@ from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 # How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
 MAX_SHOWN_LOG_LINES = 25
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
+WITH_BATCH_CALLS = {"sqs:ChangeMessageVisibility", "sqs:DeleteMessage"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
 
@@ -113,6 +114,9 @@ def read_back(
     # Allow these functions to run in a loop. The template allows it, too, but the emulator needs this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
+    if "responder" in functions:
+        configuration = client("lambda").get_function_configuration(FunctionName=functions["responder"])
+        _allow_batches(client("iam"), role=configuration["Role"].rpartition("/")[2])
     api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
@@ -140,6 +144,20 @@ def read_back(
         RulesTableName=deployed["RulesTableName"],
         CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
     )
+
+
+def _allow_batches(iam: Any, *, role: str) -> None:
+    """Allow a role the batch calls of the actions on queues that it may call. AWS allows both by the same action, and
+    has no actions for the batch calls; the emulator asks for these."""
+    policies = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    statements = [
+        {**statement, "Action": [f"{action}Batch" for action in sorted(actions)]}
+        for name in policies
+        for statement in iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]["Statement"]
+        if (actions := WITH_BATCH_CALLS & {*statement["Action"]})
+    ]
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    iam.put_role_policy(RoleName=role, PolicyName="BatchCalls", PolicyDocument=document)
 
 
 def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:

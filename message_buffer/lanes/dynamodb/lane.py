@@ -20,7 +20,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.lanes.dynamodb.windows import Held, has_room
-from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
+from message_buffer.lanes.holds import NO_END_MS, Hold, Holder, end_of, handoff_of, longest, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.messages.wire_form import edited_at_ms
 from message_buffer.rules.due_time import Due, due_after_typing
@@ -226,10 +226,10 @@ class DynamoDbLane:
             return o.BufferUnmoved(before.due_at_ms)
         return o.BufferExtended(due.due_at_ms)
 
-    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int | None) -> o.OnHold:
         """Hold the conversation. Raise TooManyHolds if consumers have begun too many holds, and have none here."""
-        now_ms, is_counted = self._clock(), holder == "people"
-        hold = Hold(holder, now_ms + hold_ms, cause)
+        now_ms, is_mark, is_counted = self._clock(), holder == "handoff", holder != "consumers"
+        hold = Hold(holder, NO_END_MS if hold_ms is None else now_ms + hold_ms, cause)
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
             if not is_counted and all(each.holder != holder for each in unexpired(window.holds, now_ms)):
@@ -237,10 +237,14 @@ class DynamoDbLane:
                     raise TooManyHolds("consumers have begun too many holds in this hour; try again later")
                 is_counted = True
             holds = longest(hold, *window.holds)
+            expires_at_ms = max(each.until_ms for each in holds) + REMEMBERED_MS
             # No new trigger is needed: when the pending one arrives, the DynamoDB processor finds the hold in the
             # window.
-            if self._windows.hold(conversation, window=window, holds=holds):
-                return o.OnHold(end_of(holds))
+            if self._windows.set_holds(
+                conversation, window=window, holds=holds, expires_at_ms=expires_at_ms, moves_due=not is_mark
+            ):
+                mark = handoff_of(holds, now_ms) if is_mark else None
+                return o.OnHold(mark.until_ms if mark else end_of(holds))
         raise StoreUnavailable("hold window: another request is changing the conversation; try again")
 
     def resume_buffer(
@@ -251,18 +255,20 @@ class DynamoDbLane:
             due_at_ms = window.due.due_at_ms if window.is_open else None
             before = unexpired(window.holds, now_ms)
             left = tuple(one for one in before if holder not in (None, one.holder) or cause not in (None, one.cause))
+            is_held, end_ms = end_of(left) > 0, end_of(left) or now_ms
             if left == before:
-                return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
-            end_ms, moves = end_of(left) or now_ms, window.is_open and (not left or _has_waiting(window))
+                return o.OnHold(end_ms) if is_held else o.NotOnHold(due_at_ms)
+            moves = window.is_open and (not is_held or _has_waiting(window))
             if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
-                rule: RuleName = "hold" if left else "resume"
+                rule: RuleName = "hold" if is_held else "resume"
                 due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
-                fixed, due_at_ms = not left and _has_waiting(window), end_ms
+                fixed, due_at_ms = not is_held and _has_waiting(window), end_ms
                 done = self._hasten(conversation, window=window, due=due, fixed=fixed, hold=left)
             else:
-                done = self._windows.end_holds(conversation, window=window, holds=left)
+                expires_at_ms = max(now_ms, 0, *(each.until_ms for each in left)) + REMEMBERED_MS
+                done = self._windows.set_holds(conversation, window=window, holds=left, expires_at_ms=expires_at_ms)
             if done:
-                return o.OnHold(end_ms) if left else o.HoldEnded(due_at_ms)
+                return o.OnHold(end_ms) if is_held else o.HoldEnded(due_at_ms)
         raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:

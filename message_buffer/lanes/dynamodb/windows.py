@@ -9,8 +9,7 @@ from zlib import crc32
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Note, Window, frozen_item, packed, window_of
-from message_buffer.lanes.holds import Holds, end_of
-from message_buffer.limits import REMEMBERED_MS
+from message_buffer.lanes.holds import NO_END_MS, Holds, end_of
 from message_buffer.rules.due_time import Due, Rhythm
 from message_buffer.rules.timing import Timing
 
@@ -33,7 +32,7 @@ NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 Held = Literal["obey", "ignore"] | Holds
 """A request that makes a window due obeys the window's holds, ignores the holds, or keeps only the holds in a tuple."""
 # The time when the last hold ends is an attribute of its own, so that conditions can compare it.
-SET_HOLDS = "#held_until = :until, #holds = :holds"
+SET_HOLDS = "#held_until = :until, #holds = :holds, #longer = :longer"
 
 
 def has_room(window: Window, more_bytes: int) -> bool:
@@ -98,7 +97,7 @@ class Windows(Table):
         If `hold` is a tuple, end all holds that are not in it, but return False if the holds have changed since the
         read. If any hold remains, the waiting messages are due at `due`.
         """
-        sets, is_left = [], isinstance(hold, tuple) and hold != ()
+        sets, is_left = [], isinstance(hold, tuple) and end_of(hold) > 0
         values: dict[str, Value] = {"one": 1}
         only_if = _still_open(window)
         if window.listed_at_ms > due.due_at_ms and not (is_left and window.frozen):
@@ -149,25 +148,23 @@ class Windows(Table):
         only_if = f"attribute_exists(#open){NOTHING_NEW}"
         return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
-    def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
-        """Put the conversation on hold. Return False if the window has opened or closed, or its holds have changed,
-        since the read. From now on, messages and holds can move the due time, even one that was final."""
+    def set_holds(
+        self, conversation: str, *, window: Window, holds: Holds, expires_at_ms: int, moves_due: bool = False
+    ) -> bool:
+        """Replace the holds. Return False if the window has opened or closed, or its holds have changed, since the
+        read. If `moves_due`, messages and holds can move the due time from now on, even one that was final."""
         values, same_holds = _leaving(window, holds)
-        if window.is_open:
-            # Because of `changes`, a run that read the window before the hold cannot freeze a batch.
-            do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
-            values["one"] = 1
-        else:
+        do, only_if = "", "attribute_exists(#open)"
+        if not window.is_open:
             # Set an expiry, because this write may create the item.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
-            values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
+            values["expires"] = seconds(expires_at_ms)
+        elif moves_due:
+            # Because of `changes`, a run that read the window before the hold cannot freeze a batch.
+            do = " REMOVE #found ADD #changes :one"
+            values["one"] = 1
         key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"
-        return self._update("hold window", key, do, values, only_if=f"{only_if} AND {same_holds}").done
-
-    def end_holds(self, conversation: str, *, window: Window, holds: Holds) -> bool:
-        """Keep only these holds. Return False if the holds have changed since the caller read the window."""
-        key, (values, same_holds) = key_of(conversation, WINDOW), _leaving(window, holds)
-        return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
+        return self._update("set holds", key, do, values, only_if=f"{only_if} AND {same_holds}").done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
         """Return at most `limit` open windows as (conversation, listed time), the earliest first. No window is due
@@ -324,7 +321,11 @@ class Windows(Table):
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
     """Return the values for SET_HOLDS, and the condition that the holds are still those of `window`."""
-    values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
+    has_no_end = any(each.until_ms >= NO_END_MS for each in holds)
+    values: dict[str, Value] = {
+        "until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds),
+        "longer": seconds(NO_END_MS) if has_no_end else 0,
+    }  # fmt: skip
     return values, same_holds(window)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, ScriptInvariantBroken, TooManyHolds
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import Hold, Holder, Holds, unexpired
+from message_buffer.lanes.holds import NO_END_MS, Hold, Holder, Holds, handoff_of, unexpired
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -125,6 +125,7 @@ class Store:
                 return o.BatchTaken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
+                    handoff=handoff_of(_holds("handoff", reply.handoff), self._clock()),
                 )  # fmt: skip
             case b"BUSY":
                 return o.BatchBusy(reply.until_ms)
@@ -179,11 +180,12 @@ class Store:
             None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
-    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int | None) -> o.OnHold:
         """Hold the conversation. Raise TooManyHolds if the holder is a consumer and too many are on hold."""
         now_ms = self._clock()
+        until_ms = NO_END_MS if hold_ms is None else now_ms + hold_ms
         reply = self._run(
-            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, holder=holder,
+            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=until_ms, holder=holder,
             cause=cause, max_held=self.settings.max_held,
         )  # fmt: skip
         if reply.word == b"FULL":
@@ -242,6 +244,8 @@ class Store:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         reply = self._run("peek_conversation", conversation=conversation, limit=limit)
         why = _why(reply.why) if reply.why else None
+        people, consumers = _holds("people", reply.people), _holds("consumers", reply.consumers)
+        holds = (*people, *_holds("handoff", reply.handoff), *consumers)
         return o.Conversation(
             state=reply.word.decode(),
             scheduled_at_ms=_or_none(reply.scheduled_at_ms),
@@ -253,7 +257,7 @@ class Store:
             first_at_ms=_or_none(reply.first_at_ms),
             last_at_ms=_or_none(reply.last_at_ms),
             generation=reply.generation,
-            holds=unexpired((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
+            holds=unexpired(holds, self._clock()),
             batch_id=reply.batch_id.decode() or None,
             attempt=reply.attempt,
             frozen=reply.frozen,

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from message_buffer.lanes.holds import Hold
 from message_buffer.lanes.outcomes import BatchBusy, BatchCompleted, BatchRetried, BatchTaken, Renewed, RunStale
 from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
 
@@ -39,6 +40,8 @@ class ConversationProcessors(Base):
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
+        marked_until, cause = model.holds.get("handoff", (0, ""))
+        assert outcome.handoff == (Hold("handoff", marked_until, cause) if marked_until > now else None)
         if not crash:
             self.runs.append(Run(name, self.life(name), token, outcome.batch_id, outcome.payloads))
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.holds import Holder
+from message_buffer.lanes.holds import NO_END_MS, Holder
 from message_buffer.lanes.outcomes import (
     BufferCancelled,
     BufferEmpty,
@@ -21,6 +21,7 @@ from tests.support.machine.writer import Writers
 from tests.support.model import ConversationModel
 
 HOLDS: tuple[tuple[Holder, str], ...] = (("people", "answer"), ("people", "operator"), ("consumers", "crm"))
+MARK: tuple[Holder, str] = ("handoff", "answer")
 
 
 class Operators(Writers):
@@ -87,29 +88,31 @@ class Operators(Writers):
                 self.forget(name, skew, False, sure)
 
     @rule(
-        name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000)), of=st.sampled_from(HOLDS), skew=skews,
-        twice=seldom,
+        name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000, None)), of=st.sampled_from((*HOLDS, MARK)),
+        skew=skews, twice=seldom,
     )  # fmt: skip
-    def hold(self, name: str, hold_ms: int, of: tuple[Holder, str], skew: int, twice: bool) -> None:
+    def hold(self, name: str, hold_ms: int | None, of: tuple[Holder, str], skew: int, twice: bool) -> None:
         (holder, cause), model = of, self.model[name]
+        if holder != "handoff" and hold_ms is None:
+            return  # only a mark may be without a limit
         outcome = self.call(skew, twice, "hold_buffer", name, holder=holder, cause=cause, hold_ms=hold_ms)
-        model.hold(holder, cause, self.now(skew) + hold_ms)
+        model.hold(holder, cause, NO_END_MS if hold_ms is None else self.now(skew) + hold_ms)
         assert isinstance(outcome, OnHold)
-        assert outcome.held_until_ms == model.held_until
+        assert outcome.held_until_ms == (model.marked_until if holder == "handoff" else model.held_until)
         if model.state == "PENDING" and model.waiting and not model.frozen:
             self.must_be_picked_up(model.scheduled_at, self.now(skew))
 
-    @rule(name=conversations, of=st.sampled_from((*HOLDS, (None, None))), skew=skews, twice=seldom)
+    @rule(name=conversations, of=st.sampled_from((*HOLDS, MARK, (None, None))), skew=skews, twice=seldom)
     def resume(self, name: str, of: tuple[Holder | None, str | None], skew: int, twice: bool) -> None:
         (holder, cause), now, model = of, self.now(skew), self.model[name]
         outcome = self.call(skew, twice, "resume_buffer", name, holder=holder, cause=cause)
-        was_held = model.held_until > now
+        was_held, was_marked = model.held_until > now, model.marked_until > now
         model.resume(now, holder, cause)
         if model.held_until > now:
             assert isinstance(outcome, OnHold)
             assert outcome.held_until_ms == model.held_until
         else:
-            assert isinstance(outcome, HoldEnded) == was_held
+            assert isinstance(outcome, HoldEnded) == (was_held or (was_marked and not model.marked_until))
         if model.state == "PENDING" and model.frozen is None:
             self.must_be_picked_up(model.scheduled_at, now)
 

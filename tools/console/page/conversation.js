@@ -60,7 +60,7 @@ function Actions({ conversation, shown, read }) {
 // The stage would refuse these, because nothing waits or there is no hold.
 function isPointless(name, shown) {
   const parts = [shown, shown.dynamodb].filter(Boolean);
-  if (name === "resume") return !parts.some((each) => each.heldUntil);
+  if (name === "resume") return !parts.some((each) => each.holds.length);
   return name !== "hold" && !parts.some((each) => each.count || each.batch);
 }
 
@@ -73,7 +73,7 @@ function Facts({ shown }) {
     ["Because of", shown.rule && html`${shown.reason} <code>${shown.rule}</code>`],
     ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
-    ["Holds", shown.holds.length ? shown.holds.map((hold) => html`<div key=${hold.holder}>${hold.holder} (${hold.cause}), ends ${both(hold.until)}</div>`) : "none"],
+    ["Holds", shown.holds.length ? shown.holds.map((hold) => html`<div key=${hold.holder}>${hold.holder} (${hold.cause}), ends ${hold.until ? both(hold.until) : "when it is resumed"}</div>`) : "none"],
     ...(shown.replyUntil ? [["Free replies end", html`${both(shown.replyUntil)}; later the platform refuses ordinary replies until the customer writes again`]] : []),
     ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],
     ["Generation", shown.generation],

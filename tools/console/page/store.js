@@ -171,7 +171,7 @@ function add(chat, item) {
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had been emitted.",
   "messages.buffer.cancelled": "Cancelled: the waiting messages were dropped, and consumers got an event about it.",
-  "messages.conversation.taken_over": "A human agent has taken over. Messages wait until that hold ends, and consumers got an event about it.",
+  "messages.conversation.taken_over": "A human agent has taken over. Messages wait until that hold ends, or go to the queue handoff. Consumers got an event about it.",
 };
 
 function takeEvent(event) {
