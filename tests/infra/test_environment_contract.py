@@ -51,7 +51,6 @@ KINDS: Mapping[str, Any] = {
     "responder": ResponderSettings,
     "canary": CanarySettings,
 }
-DEV_QUEUES = ("whatsapp", "sms", "email", "handoff", "default")
 Functions = Callable[[str], dict[str, dict[str, Any]]]
 
 
@@ -146,20 +145,17 @@ def test_the_tenant_of_trials_has_one_name() -> None:
     assert str(conversation_id.TRIAL_OF_FALLBACK) == f"{bus.TRIAL_TENANT}/generic/{verify.FALLBACK}/"
 
 
-@pytest.mark.parametrize("variant", ["dev", "queues"])
-def test_each_function_is_told_of_the_queues_in_the_order_of_the_settings(variant: str, functions: Functions) -> None:
-    found = {role: settings_of(each) for role, each in functions(variant).items()}
+def test_each_function_is_told_of_the_queues_in_the_order_of_the_settings(functions: Functions) -> None:
+    found = {role: settings_of(each) for role, each in functions("queues").items()}
     names = list(found["ingest"].queues)
-    assert names == list(VARIANTS["queues"].overrides["queues"] if variant == "queues" else DEV_QUEUES)
+    assert names == list(VARIANTS["queues"].overrides["queues"])
     assert set(found["conversation_processor"].emission.queues) == set(names) == set(found["admin"].queues)
     assert found["dynamodb_processor"].emission.queues == found["conversation_processor"].emission.queues
     assert len(set(found["admin"].queue_dead_letter_urls)) == len(names)
-    if variant == "queues":
-        consumed = found["responder"].queues
-        assert set(consumed) == set(names) - {"handoff"}
-        assert {each["dead_letter_url"] for each in consumed.values()}.isdisjoint(
-            {each["url"] for each in consumed.values()}
-        )
+    consumed = found["responder"].queues
+    assert set(consumed) == set(names) - {"handoff"}
+    urls = {each["url"] for each in consumed.values()}
+    assert urls.isdisjoint({each["dead_letter_url"] for each in consumed.values()})
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:

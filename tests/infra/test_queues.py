@@ -1,7 +1,9 @@
 """The stage's queues: how they are made, who may use them, and what the functions are told of them."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ QUEUES: dict[str, Any] = {
     "chat": {"platform": ["messenger", "whatsapp"]}, "sms-sales": {"platform": "twilio", "agent": "vip"}, "handoff": {},
 }  # fmt: skip
 ACCOUNT = "444455556666"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +139,7 @@ def test_only_a_stage_without_the_queue_default_has_batches_without_queue(
         return [name for name in alarms_of(template) if name.startswith("batches-without-queue")]
 
     assert len(watched(deployed["Buffer"])) == 2
-    assert watched(synthesize("dev")["Buffer"]) == []
+    assert watched(synthesize("dev", queues={"default": {}})["Buffer"]) == []
     assert watched(synthesize("prod")["Buffer"]) == []
 
 
@@ -162,9 +165,8 @@ def test_only_a_stage_without_the_queue_default_has_batches_without_queue(
 def test_queues_that_cannot_be_are_refused_in_a_sentence(
     overrides: dict[str, Any], sentence: str, stage_config: Callable[..., StageConfig]
 ) -> None:
-    name = "prod" if "queues" in overrides else "dev"
     with pytest.raises(ConfigError) as refused:
-        stage_config(name, **overrides)
+        stage_config("prod", **overrides)
     assert sentence in str(refused.value)
 
 
@@ -172,3 +174,10 @@ def test_a_stage_with_a_responder_has_at_least_the_queue_default(stage_config: C
     assert list(stage_config("prod").effective_queues) == []
     assert list(stage_config("prod", responder={}).effective_queues) == ["default"]
     assert list(stage_config("prod", responder={}, queues=QUEUES).effective_queues) == list(QUEUES)
+
+
+def test_the_queues_of_the_documents_are_settings_of_a_stage(stage_config: Callable[..., StageConfig]) -> None:
+    shown = re.search(r"```json\n(\"queues\": .*?)\n```", (DOCS / "design.md").read_text(), re.DOTALL)
+    assert shown
+    queues = json.loads(f"{{{shown[1]}}}")["queues"]
+    assert list(stage_config("dev", queues=queues).queues) == ["whatsapp", "sms", "email", "handoff", "default"]

@@ -341,7 +341,7 @@ def test_the_functions_sign_in_to_the_public_cache_by_its_own_name(synthesize: C
         ),
         (
             {"responder": {"instructions": "Be kind. " * 400}},
-            r"function responder would have 5,.* or `responder.instructions`.",
+            r"function responder would have 4,9.* or `responder.instructions`.",
         ),
     ],
 )
@@ -349,7 +349,7 @@ def test_variables_that_lambda_would_refuse_are_refused_with_the_setting(
     overrides: dict[str, Any], sentence: str, composed: Callable[..., cdk.App]
 ) -> None:
     if not sentence:
-        composed("prod", **overrides)
+        composed("dev", **overrides)
         return
     with pytest.raises(ConfigError, match=sentence):
         composed("dev", **overrides)
