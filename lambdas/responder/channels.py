@@ -19,7 +19,7 @@ from message_buffer.messages.conversation_id import ConversationId
 # A channel needs little time, because it only accepts a part, and delivers the part later.
 MAX_SEND_SECONDS = 8.0
 # The providers' ids are shorter. A longer one is not kept, because a reply may have many parts.
-MAX_ID_CHARACTERS = 256
+MAX_PART_ID_CHARACTERS = 256
 # Separators at which a text may be split, from the best to the worst.
 BREAKS = ("\n\n", "\n", ". ", " ")
 GRAPH_URL = "https://graph.facebook.com/v25.0"
@@ -74,7 +74,7 @@ def _id_in(response: Any, *path: str | int) -> str:
     except (LookupError, TypeError):
         return ""
     found = str(response) if isinstance(response, str | int) else ""
-    return found if len(found) <= MAX_ID_CHARACTERS else ""
+    return found if len(found) <= MAX_PART_ID_CHARACTERS else ""
 
 
 class FakeChannel:

@@ -10,7 +10,7 @@ MAX_RECORDED_TURNS_BYTES = 98_304
 # DynamoDB limits a transaction to 100 writes, and the last one of a turn may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# Of a turn's messages, the record keeps the newest ids. An id of WhatsApp has about 60 bytes.
+# The record keeps the newest ids of a turn's messages. An id of WhatsApp has about 60 bytes.
 MAX_IDS_BYTES = 4_096
 # A token of English has about four bytes, so the estimated number of tokens is usually higher than the true one.
 MIN_BYTES_IN_A_TOKEN = 3
