@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from lambdas.responder import trace
 from lambdas.responder.errors import CallBusy, CallRefused
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import MAX_CONNECT_SECONDS, Http
@@ -66,6 +67,8 @@ class Bedrock:
         }
         if prompt.instructions:
             request["system"] = [{"text": prompt.instructions}]
+        if header := trace.next_header():
+            request["requestMetadata"] = header  # only Bedrock's log of invocations shows it
         # The SDK makes one attempt, because the queue decides when to try again.
         patience = aws.Patience(MAX_CONNECT_SECONDS, prompt.seconds, attempts=1)
         try:
@@ -122,6 +125,7 @@ class YourFunction:
             "turn": {"text": question.text, "batchIds": prompt.batch_ids},
             "history": [{"role": turn.role, "text": turn.text} for turn in earlier],
             "instructions": prompt.instructions,
+            **trace.next_header(),
         }
         response = self._functions.call(self._arn, request, response_seconds=prompt.seconds)
         if "errorType" in response:
