@@ -99,7 +99,8 @@ class Operators(Writers):
         model.hold(holder, cause, NO_END_MS if hold_ms is None else self.now(skew) + hold_ms)
         assert isinstance(outcome, OnHold)
         assert outcome.held_until_ms == (model.marked_until if holder == "handoff" else model.held_until)
-        if model.state == "PENDING" and model.waiting and not model.frozen:
+        # A mark moves no due time, so it asks for no processor either.
+        if holder != "handoff" and model.state == "PENDING" and model.waiting and not model.frozen:
             self.must_be_picked_up(model.scheduled_at, self.now(skew))
 
     @rule(name=conversations, of=st.sampled_from((*HOLDS, MARK, (None, None))), skew=skews, twice=seldom)
