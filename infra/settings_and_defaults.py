@@ -308,8 +308,9 @@ class ResponderConfig(Settings):
     typing_indicator: bool = False
     """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
     max_parallel_batches: Annotated[int, Field(ge=2, le=1_000)] = 100
-    """How many batches are answered at the same time. Without a limit, answers that take minutes could use all of the
-    account's concurrency. Choose 2 in an account whose quota is 10."""
+    """How many runs work on each queue at the same time; a run answers up to ten conversations side by side. Without a
+    limit, answers that take minutes could use all of the account's concurrency. Choose 2 in an account whose quota is
+    10."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
     """How many days the responder keeps a conversation's turns and settings after its last batch."""
 

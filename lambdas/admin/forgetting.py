@@ -16,7 +16,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
 from message_buffer.events.conversation_events import FORGOTTEN, forgotten_event
-from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.dead_letters import DeadLetterQueue, Letter
 from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -38,7 +38,8 @@ class Places(NamedTuple):
 
     rules: RulesTable
     objects: ObjectStore
-    dead_letters: DeadLetterQueue
+    dead_letters: Sequence[DeadLetterQueue]
+    """The stage's dead letters, and those of each of its queues."""
     takeovers: TakeoversTable
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
@@ -138,24 +139,38 @@ class Forgetting:
         Return (the counts, True if the dead letters were read to the end).
         """
         count = messages = 0
-        with HiddenLetters(self._places.dead_letters, self._time_left) as letters:
-            for letter in letters:
-                parsed = parse_letter(letter)
-                last_at_ms, payloads = parsed.get("lastAt"), parsed.get("payloads")
-                is_newer_letter = until_ms is not None and isinstance(last_at_ms, int) and last_at_ms > until_ms
-                if parsed.get("conversationId") != name or is_newer_letter:
-                    continue
-                if erase:
-                    self._drop_object(parsed.get("payloadsRef"))
-                    letters.delete(letter)
-                count += 1
-                messages += len(payloads) if isinstance(payloads, list) else 0
+        finished = True
+        for queue in self._places.dead_letters:
+            with HiddenLetters(queue, self._time_left) as letters:
+                for letter in letters:
+                    head = _head(letter)
+                    last_at_ms, payloads = head.get("lastAt"), head.get("payloads")
+                    is_newer_letter = until_ms is not None and isinstance(last_at_ms, int) and last_at_ms > until_ms
+                    if head.get("conversationId") != name or is_newer_letter:
+                        continue
+                    if erase:
+                        self._drop_object(head.get("payloadsRef"))
+                        letters.delete(letter)
+                    count += 1
+                    messages += len(payloads) if isinstance(payloads, list) else 0
+            finished = finished and letters.finished
         found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         keys = [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
         if erase:
             self._places.objects.delete(keys)
-        return {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys)}, letters.finished
+        return {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys)}, finished
 
     def _drop_object(self, reference: Any) -> None:
         if isinstance(reference, dict) and str(reference.get("key")).startswith(f"{DEAD_LETTERS}/"):
             self._places.objects.delete([str(reference["key"])])
+
+
+def _head(letter: Letter) -> Json:
+    """Return the fields of a dead letter. One of a stage's queue is an event, so take them from its `detail`."""
+    parsed = parse_letter(letter)
+    detail = parsed.get("detail")
+    if not isinstance(detail, dict):
+        return parsed
+    metadata = detail.get("metadata")
+    last_at_ms = metadata.get("lastMessageAt") if isinstance(metadata, dict) else None
+    return {"conversationId": detail.get("conversationId"), "lastAt": last_at_ms, "payloads": detail.get("messages")}

@@ -71,7 +71,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             Places(
                 rules=rules_table,
                 objects=ObjectStore(settings.oversize_bucket),
-                dead_letters=dead_letters,
+                dead_letters=[dead_letters, *map(DeadLetterQueue, settings.queue_dead_letter_urls)],
                 takeovers=takeovers,
                 ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import BoundedSemaphore
 from typing import Any, NamedTuple
 
 from lambdas.responder.errors import MalformedEvent
@@ -11,8 +12,12 @@ from message_buffer.errors import InvalidId
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 
-# A batch of this size is far larger than any model accepts, but it still fits into the function's memory.
+# A batch of this size is far larger than any model accepts, but two of them still fit into the function's memory. A run
+# may have ten, so it reads no more than two at the same time.
 MAX_BATCH_BYTES = 8_388_608
+_READING_LARGE = BoundedSemaphore(2)
+# A question has at most `max_question_tokens`, which are fewer characters.
+MAX_TEXT_CHARACTERS = 262_144
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
 EVENT_VERSION = 1
@@ -51,7 +56,7 @@ class Batch(NamedTuple):
 
 def read_batch(body: str, objects: ObjectStore) -> Batch:
     """Return the batch in an entry's body. Fetch its messages from S3 if the event refers to them."""
-    with _errors_as_malformed():
+    with _errors_as_malformed(), _READING_LARGE if '"messagesRef"' in body else nullcontext():
         detail = _detail(json.loads(body), DETAIL_TYPE)
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
@@ -62,7 +67,7 @@ def read_batch(body: str, objects: ObjectStore) -> Batch:
             conversation=conversation,
             generation=_require_type(int, detail["generation"]),
             lane=detail["lane"],
-            text="\n".join(_text_for_assistant(message) for message in messages),
+            text="\n".join(_text_for_assistant(message) for message in messages)[:MAX_TEXT_CHARACTERS],
             message_ids=[_require_type(str, message["id"]) for message in messages],
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
             address=_whatsapp_address(conversation, messages[-1]),

@@ -143,17 +143,12 @@ class Responder:
         return owned
 
     def _after_failure(self, error: Exception, delivered: turns.Turn, owned: OwnedTurn | None) -> None:
-        """Give up the entries that were delivered often enough, or all if a retry is pointless. Return the others."""
+        """Give up the entries for which another attempt is pointless, and return the others to the queue."""
         self._telemetry.count("ProcessingErrors")
         if not isinstance(error, MessageBufferError):
             self._telemetry.crash("responder failed", error, **_ids(owned))
             error = CallBusy(f"unexpected error: {type(error).__name__}")
-        reason, most = str(error), self._options.max_attempts
-        # If another run owns the conversation, that run decides.
-        may_give_up = not isinstance(error, LockLost)
-        given_up = [
-            each for each in delivered.entries if may_give_up and (not error.retryable or each.receives >= most)
-        ]
+        reason, given_up = str(error), self._hopeless(error, delivered, owned)
         try:
             if owned and given_up:
                 self._fail(owned, reason)
@@ -165,6 +160,22 @@ class Responder:
                 "reply is tried again", reason=reason, attempt=delivered.entries[0].receives, **_ids(owned)
             )
             raise TryAgain(delivered.pause_seconds)
+
+    def _hopeless(self, error: MessageBufferError, delivered: turns.Turn, owned: OwnedTurn | None) -> list[Entry]:
+        """Return the entries that were delivered often enough, or, if a retry is pointless, those that it was about.
+
+        If a reply was begun, return all of its entries, too, because a new reply would repeat what was sent.
+        """
+        if isinstance(error, LockLost):
+            return []  # the run that owns the conversation decides
+        hopeless = {each.id for each in delivered.entries if each.receives >= self._options.max_attempts}
+        if owned is None:
+            return [each for each in delivered.entries if not error.retryable or each.id in hopeless]
+        asked = owned.plan.question if owned.plan else self._question(owned)
+        batch_ids = {turn.batch_id for turn in asked}
+        if not error.retryable or (hopeless and owned.plan and owned.plan.has_effects):
+            hopeless |= {each.id for each in delivered.entries if owned.batches[each.id].batch_id in batch_ids}
+        return [each for each in delivered.entries if each.id in hopeless]
 
     def _give_up(self, entries: Sequence[Entry], delivered: turns.Turn, reason: str, **ids: str) -> None:
         for entry in entries:

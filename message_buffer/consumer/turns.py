@@ -17,6 +17,8 @@ If the process is killed, it does so after `HIDDEN_SECONDS`. So a turn may arriv
 
 import json
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +26,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from message_buffer.aws import clients as aws
-from message_buffer.errors import SendFailed
+from message_buffer.errors import LockLost, SendFailed
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.json_object import Json
 
@@ -85,8 +87,8 @@ class Turn:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = list(entries)
-        self.require_hidden: Callable[[], None] = lambda: None
-        """Raises an error if another run may have the entries by now. Call it before each step that has effects."""
+        self.check_beats: Callable[[], None] = lambda: None
+        self._hidden_until = math.inf
 
     @property
     def batches(self) -> list[Json]:
@@ -97,12 +99,21 @@ class Turn:
         """Return the usual pause after a failure."""
         return min(MIN_PAUSE_SECONDS << (max(entry.receives for entry in self.entries) - 1), MAX_PAUSE_SECONDS)
 
+    def require_hidden(self) -> None:
+        """Raise an error if another run may have the entries by now. Call it before each step that has effects."""
+        self.check_beats()
+        # A process that was paused comes here before its heartbeat has noticed.
+        if time.monotonic() >= self._hidden_until:
+            raise LockLost("the entries were not hidden in time")
+
     def hide(self, *, seconds: int) -> None:
         """Hide the entries from other runs for `seconds` from now on."""
+        hidden_until = time.monotonic() + seconds
         response = self._call("change_message_visibility_batch", self.entries, VisibilityTimeout=seconds)
         # An entry that was finished while the call was under way cannot be hidden any more.
         if {entry.id for entry in self.entries} & {failed["Id"] for failed in response.get("Failed", ())}:
             raise SendFailed("hide entries: refused")
+        self._hidden_until = hidden_until
 
     def finish(self, entries: Iterable[Entry]) -> None:
         """Delete these entries now, so that they are not delivered again even if the rest of the turn fails."""
@@ -178,7 +189,7 @@ def _answer_group(answer: Answer, marks: Marks | None, turn: Turn) -> list[Entry
         keep_hidden = partial(turn.hide, seconds=HIDDEN_SECONDS)
         keep_hidden()
         with Heartbeat(keep_hidden, every_seconds=HIDDEN_SECONDS / BEATS_WHILE_HIDDEN) as heartbeat:
-            turn.require_hidden = heartbeat.check
+            turn.check_beats = heartbeat.check
             ids = {entry.id: str(entry.batch["batchId"]) for entry in turn.entries} if marks else {}
             if marks:
                 answered = marks.answered(ids.values())

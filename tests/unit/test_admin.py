@@ -153,6 +153,8 @@ class Desk:
         self.engine = engine
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
+        self.queue_letters = FakeLetters()
+        """The dead letters of one of the stage's queues."""
         self.objects = FakeObjects()
         self.takeovers = FakeTakeovers()
         self.aliases = FakeAliases()
@@ -183,7 +185,9 @@ class Desk:
             ),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.takeovers, AGES_OUT, self.aliases),
+                Places(
+                    self.table, self.objects, [self.queue, self.queue_letters], self.takeovers, AGES_OUT, self.aliases
+                ),
                 bus=self.bus,
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,

@@ -155,6 +155,24 @@ def test_a_dead_letter_goes_after_the_object_that_it_names(desk: Desk) -> None:
     assert desk.objects.kept == {}
 
 
+def given_up(conversation: str, last_at_ms: int) -> str:
+    """Return a dead letter of a queue: the entry as the emission has sent it."""
+    detail = {"conversationId": conversation, "messages": [{}, {}], "metadata": {"lastMessageAt": last_at_ms}}
+    return json.dumps({"source": "message-buffer", "detail-type": batch.DETAIL_TYPE, "detail": detail})
+
+
+def test_dead_letters_of_the_stages_queues_are_erased_too(desk: Desk) -> None:
+    other, odd = given_up(OTHER, 5), json.dumps({"detail": {"conversationId": OTHER, "metadata": None}})
+    desk.queue_letters = FakeLetters(given_up(NAME, 5), other, odd, given_up(NAME, 6))
+    answer = desk.result("conversation.forget", conversation=NAME)
+    assert (answer["counts"]["deadLetters"], answer["counts"]["messagesInDeadLetters"]) == (2, 4)
+    newer = given_up(NAME, answer["at"] + 1)
+    desk.queue_letters = FakeLetters(newer, given_up(NAME, answer["at"]), other, odd)
+    again = desk.result("conversation.forget", conversation=NAME, at=answer["at"])
+    assert (again["counts"]["deadLetters"], again["againInMs"]) == (1, None)
+    assert [each.body for each in desk.queue_letters.letters] == [newer, other, odd]
+
+
 def test_a_letter_cannot_name_an_object_elsewhere(desk: Desk) -> None:
     desk.objects.put("batches/of-another.json", b"words")
     desk.queue = FakeLetters(letter("mine", payloads=None, payloadsRef={"key": "batches/of-another.json"}))

@@ -341,12 +341,14 @@ def _expires_at_ms(window: WindowScene) -> int:
     return int(expires["N"]) * 1_000
 
 
+@pytest.mark.parametrize("days", [30, None])
 @pytest.mark.parametrize("closed_by", ["batch", "stop", "failed trigger"])
-def test_a_mark_without_a_limit_is_not_forgotten_with_the_window(window: WindowScene, closed_by: str) -> None:
+def test_a_long_mark_is_not_forgotten_with_the_window(window: WindowScene, closed_by: str, days: int | None) -> None:
     """Whatever closes the window, even if it has not read the mark."""
-    window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="handoff", hold_ms=None)
-    century_ms = window.clock() + 36_500 * DAY_MS
-    assert _expires_at_ms(window) > century_ms
+    hold_ms = days and days * DAY_MS
+    window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="handoff", hold_ms=hold_ms)
+    ends_at_ms = window.clock() + (hold_ms or 36_500 * DAY_MS)
+    assert _expires_at_ms(window) > ends_at_ms
     match closed_by:
         case "failed trigger":
             refused = SendFailed("send trigger: Throttling")
@@ -359,7 +361,7 @@ def test_a_mark_without_a_limit_is_not_forgotten_with_the_window(window: WindowS
             window.send("m1")
             window.pass_time(WINDOW_MS)
             assert window.batches() == [["m1"]]
-    assert _expires_at_ms(window) > century_ms
+    assert _expires_at_ms(window) > ends_at_ms
 
 
 def test_the_item_of_a_mark_that_was_ended_is_forgotten_in_the_end(window: WindowScene) -> None:

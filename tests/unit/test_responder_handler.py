@@ -1,7 +1,10 @@
 """The edges of the responder: its queue, events, history, operators and secrets, and what it must never log."""
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +114,31 @@ def test_a_batch_too_large_for_any_assistant_is_refused_before_it_is_fetched() -
     body["detail"] |= {"messages": [], "messagesRef": reference}
     with pytest.raises(MalformedEvent, match="more than"):
         read_batch(json.dumps(body), FakeObjects())
+
+
+def test_at_most_two_large_batches_are_read_at_the_same_time_and_no_text_beyond_any_question_is_kept() -> None:
+    """Ten of them would not fit into the function's memory."""
+    objects, lock, at_work, most = FakeObjects(), Lock(), 0, 0
+    message = {"id": "m-1", "type": "text", "text": "x" * 1_000_000}
+
+    def get(_key: str) -> bytes:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        time.sleep(0.02)
+        with lock:
+            at_work -= 1
+        return json.dumps({"messages": [message]}).encode()
+
+    objects.get = get  # type: ignore[assignment,method-assign]
+    body = json.loads(event("b-1", 1, ""))
+    reference = {"bucket": objects.bucket, "key": "batches/b-1.json", "bytes": 1}
+    body["detail"] |= {"messages": [], "messagesRef": reference}
+    with ThreadPoolExecutor(10) as threads:
+        batches = list(threads.map(lambda _: read_batch(json.dumps(body), objects), range(10)))
+    assert most == 2
+    assert all(32_000 * 3 < len(batch.text) < 300_000 for batch in batches)
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\x00\t"])

@@ -406,3 +406,40 @@ def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Ca
     at_work.emit("b-1", 1)
     at_work.run()
     assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1
+
+
+def test_a_reply_that_was_begun_is_given_up_as_a_whole(world: Callable[..., World]) -> None:
+    """A batch that was delivered less often than the others must not bring what was sent once more."""
+    at_work = world(max_attempts=3)
+    errors = [CallBusy("status 503")]
+
+    def fail_once() -> None:
+        for error in [errors.pop()] if errors else []:
+            raise error
+
+    def refuse_second(text: str) -> None:
+        if text == PARTS[1]:
+            raise CallBusy("status 429")
+
+    at_work.assistant.while_asked, at_work.sender.before_send = fail_once, refuse_second
+    at_work.emit("b-1", 1, "one")
+    at_work.deliver()
+    at_work.emit("b-2", 2, "two")
+    at_work.run()
+    assert at_work.sender.sent == PARTS[:1]
+    assert [reason for _, reason in at_work.dead_lettered] == ["status 429"] * 2
+
+
+def test_only_the_batches_of_a_question_that_the_assistant_refuses_are_given_up(world: Callable[..., World]) -> None:
+    at_work = world(max_question_tokens=10)
+
+    def refuse_bad() -> None:
+        if "bad" in at_work.assistant.last_prompt[-1][1]:
+            raise CallRefused("status 400")
+
+    at_work.assistant.while_asked = refuse_bad
+    for number, word in enumerate(["bad", "good"], 1):
+        at_work.emit(f"b-{number}", number, f"a {word} word, and more")
+    at_work.run()
+    assert at_work.sender.sent == PARTS
+    assert [("bad" in body, reason) for body, reason in at_work.dead_lettered] == [(True, "status 400")]

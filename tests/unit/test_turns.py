@@ -1,6 +1,7 @@
 """A consumer of a FIFO queue, by Lambda's mapping and by polling: one turn of a conversation at a time."""
 
 import json
+import time
 from collections.abc import Collection
 from threading import Barrier, Lock
 from typing import Any
@@ -192,6 +193,23 @@ def test_a_run_that_another_one_has_overtaken_sees_it(scene: Scene, monkeypatch:
     scene.answer = answer
     assert scene.run() == ["a-1"]
     assert scene.queue.messages[0].visible_at_ms == scene.now_ms + 30_000, "the other run has it"
+
+
+def test_a_run_that_was_paused_for_too_long_sees_it_before_its_next_beat(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.put("a-1")
+    awake = time.monotonic
+
+    def answer(turn: Turn) -> None:
+        turn.require_hidden()
+        monkeypatch.setattr(time, "monotonic", lambda: awake() + turns.HIDDEN_SECONDS)
+        turn.require_hidden()
+        scene.record(turn)
+
+    scene.answer = answer
+    assert scene.run() == ["a-1"]
+    assert scene.answered == []
 
 
 def test_entries_that_were_finished_do_not_come_back_with_the_rest(scene: Scene) -> None:

@@ -237,12 +237,9 @@ class DynamoDbLane:
                     raise TooManyHolds("consumers have begun too many holds in this hour; try again later")
                 is_counted = True
             holds = longest(hold, *window.holds)
-            expires_at_ms = max(each.until_ms for each in holds) + REMEMBERED_MS
             # No new trigger is needed: when the pending one arrives, the DynamoDB processor finds the hold in the
             # window.
-            if self._windows.set_holds(
-                conversation, window=window, holds=holds, expires_at_ms=expires_at_ms, moves_due=not is_mark
-            ):
+            if self._windows.set_holds(conversation, window=window, holds=holds, now_ms=now_ms, moves_due=not is_mark):
                 mark = handoff_of(holds, now_ms) if is_mark else None
                 return o.OnHold(mark.until_ms if mark else end_of(holds))
         raise StoreUnavailable("hold window: another request is changing the conversation; try again")
@@ -265,8 +262,7 @@ class DynamoDbLane:
                 fixed, due_at_ms = not is_held and _has_waiting(window), end_ms
                 done = self._hasten(conversation, window=window, due=due, fixed=fixed, hold=left)
             else:
-                expires_at_ms = max(now_ms, 0, *(each.until_ms for each in left)) + REMEMBERED_MS
-                done = self._windows.set_holds(conversation, window=window, holds=left, expires_at_ms=expires_at_ms)
+                done = self._windows.set_holds(conversation, window=window, holds=left, now_ms=now_ms)
             if done:
                 return o.OnHold(end_ms) if is_held else o.HoldEnded(due_at_ms)
         raise StoreUnavailable("resume window: another request is changing the conversation; try again")

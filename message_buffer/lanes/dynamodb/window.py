@@ -222,8 +222,8 @@ WINDOW_ATTRIBUTES = (
 )  # fmt: skip
 # The attributes that contain the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
-# The update expression that closes a window. The item expires later, but not while it has a hand-off mark without a
-# limit, because such a mark sets `longer` to a great number.
+# The update expression that closes a window. The item expires later, but not while it has a hand-off mark, which may
+# last for years: `longer` is the time that was left of the holds and the mark when they were set.
 CLOSE = (
     "SET #waiting = :none, #large = :none, #expires_at = :expires + if_not_exists(#longer, :none)"
     f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #found, {FACTS}"

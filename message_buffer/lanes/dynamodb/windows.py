@@ -9,7 +9,8 @@ from zlib import crc32
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Note, Window, frozen_item, packed, window_of
-from message_buffer.lanes.holds import NO_END_MS, Holds, end_of
+from message_buffer.lanes.holds import Holds, end_of
+from message_buffer.limits import REMEMBERED_MS
 from message_buffer.rules.due_time import Due, Rhythm
 from message_buffer.rules.timing import Timing
 
@@ -108,7 +109,8 @@ class Windows(Table):
             values["found"] = packed(due)
         if isinstance(hold, tuple):
             sets.append(SET_HOLDS)
-            of_holds, same_holds = _leaving(window, hold)
+            # `due` is at most a hold's length from now, which is no longer than the item outlasts what it remembers.
+            of_holds, same_holds = _leaving(window, hold, due.due_at_ms)
             values, only_if = values | of_holds, f"{only_if} AND {same_holds}"
             if is_left:
                 sets.append("#computed = :computed")
@@ -149,16 +151,17 @@ class Windows(Table):
         return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def set_holds(
-        self, conversation: str, *, window: Window, holds: Holds, expires_at_ms: int, moves_due: bool = False
+        self, conversation: str, *, window: Window, holds: Holds, now_ms: int, moves_due: bool = False
     ) -> bool:
         """Replace the holds. Return False if the window has opened or closed, or its holds have changed, since the
         read. If `moves_due`, messages and holds can move the due time from now on, even one that was final."""
-        values, same_holds = _leaving(window, holds)
+        values, same_holds = _leaving(window, holds, now_ms)
         do, only_if = "", "attribute_exists(#open)"
         if not window.is_open:
             # Set an expiry, because this write may create the item.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
-            values["expires"] = seconds(expires_at_ms)
+            ends_at_ms = max(now_ms, 0, *(each.until_ms for each in holds))
+            values["expires"] = seconds(ends_at_ms + REMEMBERED_MS)
         elif moves_due:
             # Because of `changes`, a run that read the window before the hold cannot freeze a batch.
             do = " REMOVE #found ADD #changes :one"
@@ -319,12 +322,11 @@ class Windows(Table):
         return self._update(doing, key_of(conversation, WINDOW), do, mine, only_if=f"#owner = :me{only_if}").done
 
 
-def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
+def _leaving(window: Window, holds: Holds, now_ms: int) -> tuple[dict[str, Value], str]:
     """Return the values for SET_HOLDS, and the condition that the holds are still those of `window`."""
-    has_no_end = any(each.until_ms >= NO_END_MS for each in holds)
     values: dict[str, Value] = {
         "until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds),
-        "longer": seconds(NO_END_MS) if has_no_end else 0,
+        "longer": seconds(max(0, 0, *(each.until_ms - now_ms for each in holds))),
     }  # fmt: skip
     return values, same_holds(window)
 
