@@ -490,10 +490,10 @@ class StageConfig(Settings):
     @model_validator(mode="after")
     def _queues_fit(self) -> StageConfig:
         for name, queue in self.queues.items():
-            if not re.fullmatch(QUEUE_NAME, name):
+            if not re.fullmatch(QUEUE_NAME, name) or name.startswith("dead-letters"):
                 raise ValueError(
-                    f"queues.{name}: a queue's name has at most 31 lower-case letters, digits and hyphens, and begins"
-                    " with a letter"
+                    f"queues.{name}: a queue's name has at most 31 lower-case letters, digits and hyphens, begins with"
+                    " a letter, and does not begin with dead-letters"
                 )
             has_conditions = bool(queue.model_dump(exclude_none=True))
             if has_conditions and name in (DEFAULT, HANDOFF):

@@ -148,6 +148,7 @@ def test_only_a_stage_without_the_queue_default_has_batches_without_queue(
     [
         ({"queues": {"Sms": {"platform": "twilio"}}}, "queues.Sms: a queue's name has at most 31 lower-case letters"),
         ({"queues": {"a" * 32: {"platform": "twilio"}}}, "a queue's name has at most 31 lower-case letters"),
+        ({"queues": {"dead-letters-x": {"agent": "x"}}}, "does not begin with dead-letters"),
         ({"queues": {"sms": {}}}, "queues.sms needs at least one condition: platform, agent, tenant, account"),
         ({"queues": {"sms": {"platform": []}}}, "queues.sms.platform: Tuple should have at least 1 item"),
         ({"queues": {"sms": {"platform": "twillio"}}}, "unknown platform; did you mean twilio"),
