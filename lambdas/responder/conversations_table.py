@@ -16,6 +16,9 @@ later write requires this token: as soon as a second run has begun, the first ca
 The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
 tombstone is kept as long as a mark, so that a batch that comes late does not restore the person's words. The next newer
 batch turns the tombstone into a record again. Lists are stored as JSON. All items expire.
+
+If the conversation's task is done, the record contains the end of its last episode. Turns from before stay where they
+are, but the assistant does not receive them.
 """
 
 import json
@@ -42,10 +45,13 @@ and is never sent again.
 
 
 class Part(NamedTuple):
-    """One message to the customer, with its state."""
+    """One message to the customer, or the assistant's use of a tool, with its state."""
 
     text: str
+    """What the customer receives, or the tool's argument."""
     state: str = PLANNED
+    tool: str = ""
+    """The tool's name. A tool is used at least once, so it never becomes `unconfirmed`."""
 
 
 class Plan(NamedTuple):
@@ -66,7 +72,7 @@ class Plan(NamedTuple):
     @property
     def sent_text(self) -> str:
         """Return the text of the parts that were sent, or may have been sent, by this run or an earlier one."""
-        return "\n".join(part.text for part in self.parts if part.state != PLANNED)
+        return "\n".join(part.text for part in self.parts if part.state != PLANNED and not part.tool)
 
     @property
     def has_effects(self) -> bool:
@@ -96,6 +102,8 @@ class ConversationRecord(NamedTuple):
     reply_count: ReplyCount
     forgotten_at_ms: int
     """Batches whose last message arrived at or before this time are dropped."""
+    episode_from_ms: int
+    """Batches whose last message arrived at or before this time belong to an earlier episode."""
 
 
 class End(NamedTuple):
@@ -171,6 +179,16 @@ class ConversationsTable(Table):
             only_if="attribute_not_exists(#replies) OR #replies < :most",
         ).done
 
+    def end_episode(self, conversation: str, *, at_ms: int, now_ms: int) -> None:
+        """Leave out of later prompts the batches whose last message arrived at or before `at_ms`."""
+        self._update(
+            "end episode",
+            _key(conversation, RECORD),
+            "SET #episodeFrom = :from, #expiresAt = if_not_exists(#expiresAt, :at)",
+            {"from": at_ms, "at": _expires_at(now_ms, self._turn_days)},
+            only_if="attribute_not_exists(#episodeFrom) OR #episodeFrom < :from",
+        )
+
     def older_turns(self, conversation: str, *, limit: int, now_ms: int) -> list[Turn]:
         """Return the newest of the turns that were moved out of the record, in the order in which they were written."""
         query = expressions(
@@ -211,6 +229,7 @@ class ConversationsTable(Table):
             "question": _to_json(_as_dicts(plan.question)),
             "parts": _to_json([part.text for part in plan.parts]),
             "states": [part.state for part in plan.parts],
+            "tools": [part.tool for part in plan.parts],
             "inputTokens": plan.input_tokens,
             "outputTokens": plan.output_tokens,
             "withheld": plan.withheld or "",
@@ -336,13 +355,17 @@ def _to_record(item: Item) -> ConversationRecord:
         older_turn_count=number(item, "rolled"),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
+        episode_from_ms=number(item, "episodeFrom"),
     )
 
 
 def _to_plan(item: Item) -> Plan:
     return Plan(
         question=[Turn(**each) for each in _json(item, "question", [])],
-        parts=[Part(*each) for each in zip(_json(item, "parts", []), texts(item, "states"), strict=True)],
+        parts=[
+            Part(*each)
+            for each in zip(_json(item, "parts", []), texts(item, "states"), texts(item, "tools"), strict=True)
+        ],
         input_tokens=number(item, "inputTokens"),
         output_tokens=number(item, "outputTokens"),
         withheld=text(item, "withheld") or None,

@@ -1,4 +1,4 @@
-"""Forgets a conversation, and runs operators' commands, for which `bufferctl` invokes the function."""
+"""Forgets a conversation, ends an episode, and runs operators' commands, for which `bufferctl` invokes the function."""
 
 from collections.abc import Callable
 from functools import partial
@@ -60,12 +60,16 @@ class OperatorCommands:
             self._table.end_forget(conversation, owner)
         return ForgetResult(turns, marks, is_erased)
 
+    def end_episode(self, conversation: str, *, at_ms: int) -> None:
+        self._table.end_episode(conversation, at_ms=at_ms, now_ms=self._clock())
+        self._telemetry.info("episode ended", conversation=conversation)
+
     def _history(self, event: Json) -> Json:
         """Return the record's turns, preceded by up to `limit` older ones, with texts only if `texts` is true."""
         conversation = _conversation(event)
         record = self._table.read(conversation)
         if record is None:
-            return {"status": None, "turns": [], "older": 0}
+            return {"status": None, "turns": [], "older": 0, "episodeFrom": None}
         limit = event.get("limit", 0)
         if type(limit) is not int or not 0 <= limit <= MAX_OLDER_TURNS_IN_AN_ANSWER:
             raise InvalidInput(f"limit must be a whole number from 0 to {MAX_OLDER_TURNS_IN_AN_ANSWER}.")
@@ -74,6 +78,7 @@ class OperatorCommands:
             "status": record.status,
             "turns": [_shown(turn, texts=event.get("texts") is True) for turn in [*older, *record.turns]],
             "older": record.older_turn_count,
+            "episodeFrom": record.episode_from_ms or None,
         }
 
     def _forget(self, time_left_ms: TimeLeft, event: Json) -> Json:

@@ -164,4 +164,5 @@ def test_each_function_is_told_of_the_queues_in_the_order_of_the_settings(varian
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert responder.FORGOTTEN == FORGOTTEN == responder_batch.FORGOTTEN
+    assert responder.COMPLETED == COMPLETED == responder_batch.COMPLETED
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES

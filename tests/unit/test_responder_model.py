@@ -1,6 +1,7 @@
 """The responder at random: kills and errors at each step, a second run beside one that sleeps, customers who write on.
 
-Whatever happens: no part is sent twice, each batch is answered once, and the history has their words in order.
+Whatever happens: no part is sent twice, each batch is answered once, each reply's tool is used, and the history has
+their words in order.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT
 from tests.support.responder import HIDDEN_MS, NAME, Tables, World
 
-MAX_STEP = 24
+MAX_STEP = 30
 
 failures = st.tuples(st.just("fail"), st.integers(0, MAX_STEP), st.sampled_from(["before", "after"]), st.booleans())
 sleeps = st.tuples(st.just("sleep"), st.integers(0, MAX_STEP))
@@ -39,6 +40,7 @@ class Model:
         def say() -> None:
             number = next(numbers)
             world.assistant.says = f"A{number:03} 1 it left now.\nA{number:03} 2 it comes now."
+            world.assistant.uses = {"finish_task": f"A{number:03}"}
 
         world.assistant.while_asked = say
 
@@ -88,7 +90,7 @@ class Model:
         if self.world.queue.messages:
             self.world.deliver()
 
-    def check(self) -> None:
+    def check(self, policy: str) -> None:
         world = self.world
         sent, record = world.sender.sent, world.table.read(NAME)
         assert len(sent) == len(set(sent)), "a part was sent twice"
@@ -101,6 +103,10 @@ class Model:
         for batch_id in self.emitted:
             used = [n for n, each in enumerate(asked, 1) if batch_id in each and f"A{n:03}" in answers]
             assert len(used) <= 1, f"{batch_id} was answered twice"
+        # Only an interrupt leaves a reply without its tool.
+        used_by = {summary for summary, _ in world.buffer.completed}
+        assert used_by <= answers if policy == INTERRUPT else used_by == answers
+        assert (record.episode_from_ms if record else 0) == max((at for _, at in world.buffer.completed), default=0)
         assert world.plan() is None
         assert not world.dead_lettered
 
@@ -120,4 +126,4 @@ def test_each_batch_is_answered_once_and_no_part_is_sent_twice(
     for name, *arguments in script:
         model.act(name, *arguments)
     world.run()
-    model.check()
+    model.check(policy)

@@ -55,6 +55,7 @@ ITEMS: dict[str, dict[str, Any]] = {
         "parts": {"S": json.dumps(PARTS)},
         "question": {"S": json.dumps(QUESTION, ensure_ascii=False)},
         "states": {"L": [{"S": "sent"}, {"S": "planned"}]},
+        "tools": {"L": [{"S": ""}, {"S": ""}]},
         "withheld": {"S": ""},
     },
 }
