@@ -45,18 +45,17 @@ class Tool(NamedTuple):
 
 
 HAND_OFF, FINISH_TASK = "hand_off", "finish_task"
-TOOLS = {
-    HAND_OFF: Tool(
-        HAND_OFF,
-        "Hand the conversation to a person, who answers from now on. Also write to the customer that you do so.",
+_TOOLS = (
+    Tool(
+        HAND_OFF, "Hand the conversation to a person, who answers from now on. Also tell the customer that you do so.",
         "reason", "Why a person is needed, in one sentence for that person.", "handOff",
     ),
-    FINISH_TASK: Tool(
-        FINISH_TASK,
-        "Record that the customer's task is done. You will not see this conversation's messages again.",
+    Tool(
+        FINISH_TASK, "Record that the customer's task is done. You will not see this conversation's messages again.",
         "summary", "What was done, in one or two sentences.", "finishTask",
     ),
-}  # fmt: skip
+)  # fmt: skip
+TOOLS = {tool.name: tool for tool in _TOOLS}
 
 
 class Prompt(NamedTuple):
@@ -121,8 +120,8 @@ class Bedrock:
         text = "".join(block.get("text", "") for block in blocks).strip()
         usage = response.get("usage", {})
         used = {block["toolUse"]["name"]: block["toolUse"]["input"] for block in blocks if "toolUse" in block}
-        tokens = (usage.get("inputTokens", 0), usage.get("outputTokens", 0))
-        return _reply(text, response.get("stopReason"), *tokens, used)
+        tokens = usage.get("inputTokens", 0), usage.get("outputTokens", 0)
+        return _reply(text, response.get("stopReason"), used, tokens)
 
 
 class OpenAi:
@@ -157,8 +156,8 @@ class OpenAi:
         text = "".join(part["text"] for part in parts).strip()
         usage = response.get("usage") or {}
         used = {item["name"]: _arguments(item) for item in output if item.get("type") == "function_call"}
-        tokens = (usage.get("input_tokens", 0), usage.get("output_tokens", 0))
-        return _reply(text, response.get("status"), *tokens, used)
+        tokens = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+        return _reply(text, response.get("status"), used, tokens)
 
 
 class YourFunction:
@@ -183,23 +182,19 @@ class YourFunction:
             raise CallBusy(f"the function failed: {str(response['errorType'])[:MAX_LOGGED_STATUS_CHARACTERS]}")
         text = response.get("text")
         used = {name: response[tool.field] for name, tool in TOOLS.items() if tool.field in response}
-        return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), 0, 0, used)
+        return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), used)
 
 
 def _arguments(item: Json) -> Any:
     try:
         return json.loads(item["arguments"])
     except ValueError:
-        # The model was cut off, or made a mistake. What it wants to do is known all the same.
-        return {}
+        return {}  # the model was cut off, but what it wants to do is known
 
 
-def _reply(text: str, status: object, input_tokens: int, output_tokens: int, used: Mapping[str, Any]) -> Reply:
-    tools = {
-        name: str(used[name].get(tool.argument) or "")
-        for name, tool in TOOLS.items()
-        if isinstance(used.get(name), dict)
-    }
+def _reply(text: str, status: object, used: Mapping[str, Any], tokens: tuple[int, int] = (0, 0)) -> Reply:
+    known = [tool for tool in TOOLS.values() if isinstance(used.get(tool.name), dict)]
+    tools = {tool.name: str(used[tool.name].get(tool.argument) or "") for tool in known}
     if not text and not tools:
         raise CallRefused(f"the assistant returned no text: {str(status)[:MAX_LOGGED_STATUS_CHARACTERS]}")
-    return Reply(text, input_tokens, output_tokens, tools)
+    return Reply(text, *tokens, tools)

@@ -169,6 +169,10 @@ class ConversationsTable(Table):
         settings: Json = _json(item, "settings", {})
         return settings
 
+    def put_tenant_settings(self, tenant: str, settings: Json) -> None:
+        """Replace all settings of the tenant."""
+        self._put("write tenant", {**_key(f"tenant:{tenant}", RECORD), "settings": json.dumps(settings)})
+
     def count_reply(self, tenant: str, *, now_ms: int, at_most: int) -> bool:
         """Count a reply to the tenant's customers. Return False instead if this hour already has `at_most` replies."""
         return self._update(

@@ -8,7 +8,7 @@ from uuid import uuid4
 from lambdas.operations import Operation, Operations
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.history import Turn
-from lambdas.responder.tenant_settings import TenantSettingsTable, operations_of
+from lambdas.responder.tenant_settings import operations_of
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
@@ -46,7 +46,7 @@ class OperatorCommands:
 
     def run(self, event: Json, *, request_id: str, time_left_ms: TimeLeft) -> Json:
         operations: dict[str, Operation] = {"history": self._history, "forget": partial(self._forget, time_left_ms)}
-        operations |= operations_of(TenantSettingsTable(self._table.name))
+        operations |= operations_of(self._table)
         return Operations(operations, self._telemetry).answer(event, request_id=request_id)
 
     def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:

@@ -1,4 +1,4 @@
-"""Lambda entry of the responder: entries of the stage's queues, events of the bus about a conversation, or an operator's
+"""Lambda entry of the responder: entries of the stage's queues, the bus's events about a conversation, or an operator's
 `{"operation": …}`."""
 
 from collections.abc import Callable

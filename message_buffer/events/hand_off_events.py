@@ -30,12 +30,6 @@ class Initiator(NamedTuple):
     """The AI agent that serves the account, if the rules name one."""
 
 
-def initiated_event(conversation: ConversationId, initiator: Initiator, *, at_ms: int, **fields: Any) -> str:
-    """Return the event about what was done to a conversation at `at_ms`, with the other `fields` of its type."""
-    about = {"cause": initiator.cause, "by": initiator.by, **fields}
-    return conversation_event(conversation, initiator.agent, at_ms, about)
-
-
 def conversation_event(conversation: ConversationId, agent: str | None, at_ms: int, fields: dict[str, Any]) -> str:
     """Return an event about a conversation, with the fields that all of them have."""
     event = {

@@ -371,7 +371,7 @@ REASON = {
 def with_tools(name: str, text: str, **used: Any) -> dict[str, Any]:
     """Return the service's documented response with a text, if any, and uses of tools."""
     if name == "bedrock":
-        blocks = [{"text": text}] if text else []
+        blocks: list[Any] = [{"text": text}] if text else []
         blocks += [{"toolUse": {"toolUseId": "t-1", "name": tool, "input": each}} for tool, each in used.items()]
         return {**BEDROCK_ANSWER, "output": {"message": {"role": "assistant", "content": blocks}}}
     calls = [{"type": "function_call", "call_id": "c-1", "name": tool, "arguments": each if isinstance(each, str)
