@@ -11,8 +11,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
 from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import Initiator
-from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.hand_offs import HandOffs, Initiator
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane

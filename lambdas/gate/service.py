@@ -6,8 +6,7 @@ from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operati
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import MAX_REASON_CHARACTERS, Initiator
-from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS, HandOffs, Initiator
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown

@@ -6,12 +6,11 @@ once, and seldom more often.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
-from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import COMPLETED, HANDED_BACK, HANDED_OFF, Initiator, conversation_event
+from message_buffer.events.event_bus import EventBus, conversation_event
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import NO_END_MS, Holder
 from message_buffer.lanes.lane import Lane
@@ -21,6 +20,11 @@ from message_buffer.rules.queues import HANDOFF
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 
+HANDED_OFF = "messages.conversation.handed_off"
+HANDED_BACK = "messages.conversation.handed_back"
+COMPLETED = "messages.conversation.completed"
+# The reason of a hand-off, or the summary of a task, has at most this many characters.
+MAX_REASON_CHARACTERS = 1_000
 # A human agent's answer begins a hand-off with this cause.
 ANSWER = "answer"
 # Try to save a takeover this many times. A save fails only if another request changes the same conversation's takeover
@@ -29,6 +33,20 @@ MAX_SAVES_OF_A_TAKEOVER = 5
 # The holds that a hand-back ends: the holder, and the cause if only one is meant. A hold of a stage that had no queue
 # `handoff` yet is among them.
 HANDED_OFF_HOLDS: Sequence[tuple[Holder, str | None]] = (("handoff", None), ("people", ANSWER), ("people", HANDOFF))
+
+
+class Initiator(NamedTuple):
+    """Names the cause of a hand-off, of its end, or of a completed task, and what the event says of it."""
+
+    cause: str
+    """`answer` (of a human agent, on the platform), `operator`, or the name that a consumer gave."""
+    by: str | None = None
+    """The name that the caller claims to have. None if a human agent has answered."""
+    reason: str | None = None
+    message_id: str | None = None
+    """The platform's id of the human agent's answer."""
+    agent: str | None = None
+    """The AI agent that serves the account, if the rules name one."""
 
 
 class HandOffs:
@@ -58,7 +76,6 @@ class HandOffs:
                 f"This stage has no queue handoff, so a hand-off is a hold, and needs an end within "
                 f"{MAX_HOLD_MS // HOUR_MS} h."
             )
-
         until_ms = NO_END_MS if hold_ms is None else min(self._clock() + hold_ms, NO_END_MS)
         takeover = self.change(conversation, lambda each, now_ms: each.after_hand_off(until_ms=until_ms, now_ms=now_ms))
         self.apply(conversation, takeover, initiator)

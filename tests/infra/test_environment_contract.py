@@ -20,7 +20,7 @@ from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
 from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED
-from message_buffer.events.hand_off_events import COMPLETED, HANDED_BACK, HANDED_OFF
+from message_buffer.events.hand_offs import COMPLETED, HANDED_BACK, HANDED_OFF
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rules_and_defaults import RuleLayer
