@@ -18,7 +18,6 @@ from lambdas.responder.batch import Batch
 from lambdas.responder.errors import CallBusy
 from message_buffer.aws.functions import Functions
 from message_buffer.json_object import Json
-from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
 
 # The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
@@ -61,26 +60,16 @@ class BufferClient:
 
     def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
         """Return the conversation's newest generation in the batch's lane, and its hold, if any."""
-        fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
-        seen = self._call("gate", **fields)
+        seen = self.call("gate", batch.conversation, generation=batch.generation, lane=batch.lane)
         return int(seen["current"]), _hold(seen)
 
     def current_hold(self, batch: Batch) -> ActiveHold | None:
         """Return a hold, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
-        return _hold(self._call("gate", conversation=str(batch.conversation)))
+        return _hold(self.call("gate", batch.conversation))
 
-    def hand_off(self, conversation: ConversationId, *, reason: str) -> None:
-        """Hand the conversation to people."""
-        given = {"reason": reason} if reason else {}
-        self._call("conversation.handoff", conversation=str(conversation), holdMs=MAX_HOLD_MS, **given)
-
-    def complete(self, conversation: ConversationId, *, summary: str, at_ms: int) -> None:
-        """Publish that the task of the messages that arrived until `at_ms` is done."""
-        given = {"summary": summary} if summary else {}
-        self._call("conversation.complete", conversation=str(conversation), at=at_ms, **given)
-
-    def _call(self, operation: str, **fields: object) -> Json:
-        event = {"operation": operation, "by": self._by, **fields}
+    def call(self, operation: str, conversation: ConversationId, **fields: object) -> Json:
+        """Return the result of an operation on the conversation. docs/responder.md lists the operations."""
+        event = {"operation": operation, "by": self._by, "conversation": str(conversation), **fields}
         response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
         if response.get("ok"):
             result: Json = response["result"]

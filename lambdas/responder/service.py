@@ -37,7 +37,7 @@ from message_buffer.consumer import turns
 from message_buffer.consumer.turns import Entry, TryAgain
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.event_bus import EventBus
-from message_buffer.limits import MAX_CALL_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
@@ -292,11 +292,13 @@ class Responder:
         assert owned.plan is not None
         owned.require_time(MIN_TIME_TO_SEND_MS)
         owned.mark(number, SENDING)
+        said = {TOOLS[part.tool].argument: part.text} if part.text else {}
         if part.tool == HAND_OFF:
-            self._collaborators.buffer.hand_off(owned.conversation, reason=part.text)
+            # Without an end, people who forget to hand the conversation back would silence the AI for ever.
+            self._collaborators.buffer.call("conversation.handoff", owned.conversation, holdMs=MAX_HOLD_MS, **said)
         else:
             at_ms = max(turn.at_ms for turn in owned.plan.question)
-            self._collaborators.buffer.complete(owned.conversation, summary=part.text, at_ms=at_ms)
+            self._collaborators.buffer.call("conversation.complete", owned.conversation, at=at_ms, **said)
             owned.end_episode(at_ms, now_ms=self._clock())
         owned.mark(number, SENT)
         self._telemetry.info("tool used", tool=part.tool, **_ids(owned))

@@ -154,17 +154,18 @@ class FakeBuffer(BufferClient):
         self.window_generation = 1
         self.others: ActiveHold | None = None
         """A hold by people or by a consumer, or the mark of a hand-off."""
-        self.handed_off: list[str] = []
-        """The reasons."""
+        self.handed_off: list[Json] = []
         self.completed: list[tuple[str, int]] = []
         """The summaries, with the times."""
 
-    def hand_off(self, conversation: ConversationId, *, reason: str) -> None:
-        self.handed_off.append(reason)
-        self.others = ActiveHold("handoff", "responder", None)
-
-    def complete(self, conversation: ConversationId, *, summary: str, at_ms: int) -> None:
-        self.completed.append((summary, at_ms))
+    def call(self, operation: str, conversation: ConversationId, **fields: Any) -> Json:
+        match operation:
+            case "conversation.handoff":
+                self.handed_off.append(fields)
+                self.others = ActiveHold("handoff", "responder", self._clock() + fields["holdMs"])
+            case "conversation.complete":
+                self.completed.append((fields["summary"], fields["at"]))
+        return {}
 
     def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
         return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)

@@ -28,6 +28,7 @@ from message_buffer.lanes.dynamodb import quotas
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
+from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.takeovers import takeovers_table
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
@@ -338,6 +339,14 @@ def test_consumers_cannot_fill_the_cache_with_hand_offs(
     assert (scene.holds(), len(scene.events("handed_off"))) == ([], 1)
     fake.clock.now_ms += HOUR_MS
     scene.result("handoff")
+
+
+def test_the_responders_tools_are_operations_of_the_gate(scene: HandOffScene) -> None:
+    buffer, conversation = BufferClient(scene.function, "gate", by="responder"), parse_conversation_id(CONVERSATION)
+    buffer.call("conversation.complete", conversation, at=scene.clock.now_ms, summary="asked")
+    buffer.call("conversation.handoff", conversation, holdMs=MAX_HOLD_MS, reason="a refund")
+    assert [each["summary"] for each in scene.events("completed")] == ["asked"]
+    assert [each["until"] for each in scene.events("handed_off")] == [scene.clock.now_ms + MAX_HOLD_MS]
 
 
 def test_a_completed_task_is_published_with_its_end_and_its_summary(window: WindowScene, fake: Engine) -> None:

@@ -17,7 +17,7 @@ from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_
 from message_buffer.aws import clients
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
-from message_buffer.limits import MAX_HOLD_MS, SECRET_LIFE_MS
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import LogSettings, ResponderSettings
 from message_buffer.telemetry import Telemetry
@@ -225,18 +225,6 @@ def test_the_gate_is_asked_of_its_function() -> None:
     assert buffer.current_hold(BATCH) == ActiveHold("handoff", "answer", None)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
-
-
-def test_the_gate_hands_off_for_a_day_and_completes() -> None:
-    gate = FakeGate({"ok": True, "result": {}})
-    buffer = BufferClient(gate, "gate", by="responder")
-    buffer.hand_off(BATCH.conversation, reason="a refund")
-    buffer.complete(BATCH.conversation, summary="", at_ms=7)
-    by = {"by": "responder", "conversation": NAME}
-    assert [asked for _, asked in gate.asked] == [
-        {"operation": "conversation.handoff", "holdMs": MAX_HOLD_MS, "reason": "a refund", **by},
-        {"operation": "conversation.complete", "at": 7, **by},
-    ]
 
 
 def test_a_gate_that_refuses_is_asked_again_later() -> None:

@@ -11,16 +11,18 @@ from lambdas.responder.batch import COMPLETED
 from lambdas.responder.errors import CallBusy
 from lambdas.responder.gate import MAX_REASON_CHARACTERS
 from message_buffer.clock import system_clock
+from message_buffer.limits import MAX_HOLD_MS
 from tests.support.responder import NAME, PARTS, Tables, World, conversation_event
 
+FOR_A_DAY = {"holdMs": MAX_HOLD_MS}
 BOTH = {"hand_off": "wants a refund", "finish_task": "asked"}
 # Of a reply of two parts that uses both tools, with a gate that asks.
 STEPS = [
     "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
     "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark",
-    "mark", "hand_off", "mark", "mark", "complete", "end_episode", "mark", "finish",
+    "mark", "call", "mark", "mark", "call", "end_episode", "mark", "finish",
 ]  # fmt: skip
-TOOL = STEPS.index("hand_off")
+TOOL = STEPS.index("call")
 
 
 @pytest.fixture
@@ -41,7 +43,8 @@ def test_the_parts_are_sent_and_then_the_tools_are_used(world: Callable[..., Wor
     at_work.run()
     assert at_work.steps.names == STEPS
     assert at_work.sender.sent == PARTS
-    assert (at_work.buffer.handed_off, at_work.buffer.completed) == (["wants a refund"], [("asked", at_ms)])
+    assert at_work.buffer.handed_off == [FOR_A_DAY | {"reason": "wants a refund"}]
+    assert at_work.buffer.completed == [("asked", at_ms)]
     assert at_work.turns()[1:] == [("assistant", "\n".join(PARTS))], "what a tool gets was not said to the customer"
     assert [tool.name for tool in at_work.assistant.prompts[0].tools] == ["hand_off", "finish_task"]
 
@@ -58,7 +61,7 @@ def test_whatever_step_fails_each_tool_is_used_at_least_once_and_no_part_is_sent
     at_work.emit("b-1", 1)
     at_work.run()
     assert at_work.sender.sent == PARTS
-    assert set(at_work.buffer.handed_off) == {"wants a refund"}
+    assert {each["reason"] for each in at_work.buffer.handed_off} == {"wants a refund"}
     assert len(set(at_work.buffer.completed)) == 1
     assert (at_work.status(), at_work.plan(), at_work.dead_lettered) == ("reply_sent", None, [])
     assert at_work.bus.published == [], "nothing was withheld"
@@ -70,8 +73,8 @@ def test_a_reply_may_consist_of_a_tool_alone(world: Callable[..., World]) -> Non
     at_work.steps.fail_at = (STEPS.index("plan") + 3, "after", True)
     at_work.emit("b-1", 1)
     at_work.run()
-    assert at_work.steps.names.count("hand_off") == 2, "it was killed after the first"
-    assert all(900 < len(reason) <= MAX_REASON_CHARACTERS for reason in at_work.buffer.handed_off)
+    assert at_work.steps.names.count("call") == 2, "it was killed after the first"
+    assert all(900 < len(each["reason"]) <= MAX_REASON_CHARACTERS for each in at_work.buffer.handed_off)
     assert (at_work.sender.sent, at_work.turns()) == ([], [("user", "Where is it?")])
     assert at_work.status() == "reply_sent"
 
@@ -109,13 +112,13 @@ def test_a_gate_that_refuses_a_tool_is_called_again_without_the_text(world: Call
     refusals = [CallBusy("conversation.handoff: unavailable")] * 3
 
     def refuse(name: str) -> None:
-        if name == "hand_off" and refusals:
+        if name == "call" and refusals:
             raise refusals.pop()
 
     at_work.steps.before = refuse
     at_work.emit("b-1", 1)
     at_work.run()
-    assert (at_work.sender.sent, at_work.buffer.handed_off) == (PARTS, [""])
+    assert (at_work.sender.sent, at_work.buffer.handed_off) == (PARTS, [FOR_A_DAY])
 
 
 # -- episodes ------------------------------------------------------------------------------------------
