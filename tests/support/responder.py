@@ -161,7 +161,7 @@ class FakeBuffer(BufferClient):
     def call(self, operation: str, conversation: ConversationId, **fields: Any) -> Json:
         match operation:
             case "conversation.handoff":
-                self.handed_off.append(fields)
+                self.handed_off.append({"conversation": str(conversation), **fields})
                 self.others = ActiveHold("handoff", "responder", self._clock() + fields["holdMs"])
             case "conversation.complete":
                 self.completed.append((fields["summary"], fields["at"]))

@@ -14,7 +14,7 @@ from message_buffer.clock import system_clock
 from message_buffer.limits import MAX_HOLD_MS
 from tests.support.responder import NAME, PARTS, Tables, World, conversation_event
 
-FOR_A_DAY = {"holdMs": MAX_HOLD_MS}
+FOR_A_DAY = {"conversation": NAME, "holdMs": MAX_HOLD_MS}
 BOTH = {"hand_off": "wants a refund", "finish_task": "asked"}
 # Of a reply of two parts that uses both tools, with a gate that asks.
 STEPS = [
@@ -36,7 +36,7 @@ def using(world: World, says: str | None = None, **uses: str) -> World:
     return world
 
 
-def test_the_parts_are_sent_and_then_the_tools_are_used(world: Callable[..., World]) -> None:
+def test_the_parts_are_sent_and_then_the_tools_are_used_on_this_conversation(world: Callable[..., World]) -> None:
     at_work = using(world(gate="discard_and_merge", tools=("hand_off", "finish_task")), **BOTH)
     at_work.emit("b-1", 1)
     at_ms = at_work.now_ms
