@@ -218,10 +218,8 @@ class Responder:
         """Return the batches that wait as turns: as many of the oldest as one question may contain, at least one."""
         sizes = [history.estimate_tokens(batch.text) for batch in owned.waiting]
         fitting = len(sizes) - history.first_that_fits(sizes[::-1], self._options.max_question_tokens)
-        return [
-            Turn(USER, batch.text, batch.last_message_at_ms, batch.batch_id)
-            for batch in owned.waiting[: max(1, fitting)]
-        ]
+        asked = owned.waiting[: max(1, fitting)]
+        return [Turn(USER, batch.text, batch.last_message_at_ms, batch.batch_id) for batch in asked]
 
     def _ask(self, owned: OwnedTurn, channel: Channel) -> None:
         """Ask the assistant, and store its reply in parts."""
@@ -246,9 +244,7 @@ class Responder:
         self._telemetry.count("InputTokens", reply.input_tokens)
         self._telemetry.count("OutputTokens", reply.output_tokens)
         parts = [Part(text) for text in split(reply.text, channel.max_part_characters) if text]
-        parts += [
-            Part(history.shorten(argument, MAX_REASON_CHARACTERS), tool=name) for name, argument in reply.tools.items()
-        ]
+        parts += [Part(history.shorten(said, MAX_REASON_CHARACTERS), tool=name) for name, said in reply.tools.items()]
         plan = Plan(question, parts, reply.input_tokens, reply.output_tokens)
         owned.store(plan, replies=1, now_ms=self._clock())
 

@@ -17,7 +17,7 @@ from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
-from lambdas.responder.gate import BufferClient
+from lambdas.responder.gate import MAX_REASON_CHARACTERS, BufferClient
 from message_buffer.aws.dynamodb import Table
 from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
@@ -344,7 +344,7 @@ def test_consumers_cannot_fill_the_cache_with_hand_offs(
 def test_the_responders_tools_are_operations_of_the_gate(scene: HandOffScene) -> None:
     buffer, conversation = BufferClient(scene.function, "gate", by="responder"), parse_conversation_id(CONVERSATION)
     buffer.call("conversation.complete", conversation, at=scene.clock.now_ms, summary="asked")
-    buffer.call("conversation.handoff", conversation, holdMs=MAX_HOLD_MS, reason="a refund")
+    buffer.call("conversation.handoff", conversation, holdMs=MAX_HOLD_MS, reason="x" * MAX_REASON_CHARACTERS)
     assert [each["summary"] for each in scene.events("completed")] == ["asked"]
     assert [each["until"] for each in scene.events("handed_off")] == [scene.clock.now_ms + MAX_HOLD_MS]
 
