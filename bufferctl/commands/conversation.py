@@ -139,9 +139,11 @@ def history(
     *,
     messages: Words = False,
     older: Annotated[int, typer.Option(min=0, help="Also show N turns that are no longer in the record.")] = 0,
-) -> Any:
-    """Show the status of a conversation, and the turns that the responder remembers."""
-    return ctx.obj.find().ask_responder("history", conversation=conversation, texts=messages, limit=older)
+) -> Shown:
+    """Show the status of a conversation, and the turns that the responder remembers, with ids, times and tokens."""
+    result = ctx.obj.find().ask_responder("history", conversation=conversation, texts=messages, limit=older)
+    summary = {name: value for name, value in result.items() if name != "turns"}
+    return result, Pairs(summary), *map(Pairs, result["turns"])
 
 
 @app.command()

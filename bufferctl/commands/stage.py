@@ -120,7 +120,7 @@ def _line(event: Json, *, messages: bool) -> str:
         detail.get("flushReason") or detail.get("reason") or detail.get("change"),
         None if count is None else counted(count, "message"),
         detail.get("batchId"),
-        detail.get("text") if messages else None,
+        (detail.get("text") or " ".join(part["text"] for part in detail.get("parts", ()))) if messages else None,
     )
     return "  ".join(printable(str(each)) for each in parts if each)
 

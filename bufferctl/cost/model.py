@@ -402,6 +402,7 @@ def _responder(config: StageConfig, traffic: Traffic) -> list[Line]:
         *_function(config, "responder", runs=3 * batches, seconds=seconds, how="replies x (a run and two of the gate)"),
         Line(part, "DynamoDB: writes of replies", "dynamodb_write", millions * used("responder_writes"), "replies"),
         Line(part, "DynamoDB: reads of replies", "dynamodb_read", millions * used("responder_reads"), "replies"),
+        Line(part, "EventBridge: events of replies", "events", millions, "replies"),
         Line(part, "Secrets Manager: responder", "secret", 1, "keys of the AI and the channels"),
         Line(part, "AI: tokens of prompts", "input_tokens", millions * used("prompt_tokens"), "replies x tokens"),
         Line(part, "AI: tokens of replies", "output_tokens", millions * used("reply_tokens"), "replies x tokens"),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from lambdas.responder import trace
 from lambdas.responder.errors import CallBusy, CallRefused
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import MAX_CONNECT_SECONDS, Http
@@ -109,6 +110,8 @@ class Bedrock:
                 for tool in prompt.tools
             ]
             request["toolConfig"] = {"tools": [{"toolSpec": spec} for spec in specs]}
+        if header := trace.next_header():
+            request["requestMetadata"] = header  # only Bedrock's log of invocations shows it
         # The SDK makes one attempt, because the queue decides when to try again.
         patience = aws.Patience(MAX_CONNECT_SECONDS, prompt.seconds, attempts=1)
         try:
@@ -176,6 +179,7 @@ class YourFunction:
             "turn": {"text": question.text, "batchIds": prompt.batch_ids},
             "history": [{"role": turn.role, "text": turn.text} for turn in earlier],
             "instructions": prompt.instructions,
+            **trace.next_header(),
         }
         response = self._functions.call(self._arn, request, response_seconds=prompt.seconds)
         if "errorType" in response:

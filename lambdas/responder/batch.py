@@ -37,10 +37,12 @@ class Batch(NamedTuple):
     lane: str
     text: str
     """The question for the assistant: the text of each message, or the type of a message without text."""
-    last_message_id: str
+    message_ids: list[str]
     last_message_at_ms: int
     address: str | None = None
     """The number or id by which WhatsApp named the last author. None in a group and on other platforms."""
+    traceparent: object = None
+    """The trace of the batch, as the event names it."""
 
     @property
     def recipient(self) -> ConversationId:
@@ -62,9 +64,10 @@ def read_batch(body: str, objects: ObjectStore) -> Batch:
             generation=_require_type(int, detail["generation"]),
             lane=detail["lane"],
             text="\n".join(_text_for_assistant(message) for message in messages),
-            last_message_id=_require_type(str, messages[-1]["id"]),
+            message_ids=[_require_type(str, message["id"]) for message in messages],
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
             address=_whatsapp_address(conversation, messages[-1]),
+            traceparent=detail.get("traceparent"),
         )
 
 

@@ -4,24 +4,22 @@ None of the four providers documents a key by which it recognises a repeated req
 part twice. If the provider does not confirm a part, the responder marks the part as unconfirmed.
 """
 
-import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
+from uuid import uuid4
 
-from lambdas.responder.errors import CallRefused, CallUnconfirmed
+from lambdas.responder.errors import CallRefused
 from lambdas.responder.http_client import Http
-from message_buffer.errors import SendFailed
-from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 
-REPLY_SENT = "messages.reply.sent"
-REPLY_SENT_VERSION = 1
 # A channel needs little time, because it only accepts a part, and delivers the part later.
 MAX_SEND_SECONDS = 8.0
+# The providers' ids are shorter. A longer one is not kept, because a reply may have many parts.
+MAX_PART_ID_CHARACTERS = 256
 # Separators at which a text may be split, from the best to the worst.
 BREAKS = ("\n\n", "\n", ". ", " ")
 GRAPH_URL = "https://graph.facebook.com/v25.0"
@@ -38,8 +36,11 @@ class Channel(Protocol):
     max_part_characters: int
     """A longer reply is sent in parts."""
 
-    def send(self, to: ConversationId, text: str) -> None:
-        """Send one part. Raise CallRefused, CallBusy or CallUnconfirmed."""
+    def send(self, to: ConversationId, text: str) -> str:
+        """Send one part. Return the provider's id of it, or an empty text if the provider's response has none.
+
+        Raise CallRefused, CallBusy or CallUnconfirmed.
+        """
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         """Show the customer that a reply is being written. `message_id` is the id of the customer's last message."""
@@ -48,8 +49,7 @@ class Channel(Protocol):
 def split(text: str, max_characters: int) -> list[str]:
     """Return the text in parts of at most `max_characters`, divided between paragraphs, lines, sentences or words."""
     parts: list[str] = []
-    # An AI may return half of a surrogate pair, which can neither be stored nor sent.
-    rest = text.encode("utf-8", "replace").decode().strip()
+    rest = text.strip()
     while len(rest) > max_characters:
         # Do not divide in the first half, or there would be too many parts.
         places = (rest.rfind(each, max_characters // 2, max_characters) for each in BREAKS)
@@ -66,22 +66,25 @@ def require_credential(credentials: Credentials, name: str) -> str:
     return credentials[name]
 
 
+def _id_in(response: Any, *path: str | int) -> str:
+    """Return the id at this place of a provider's response, or an empty text: the part was sent all the same."""
+    try:
+        for step in path:
+            response = response[step]
+    except (LookupError, TypeError):
+        return ""
+    found = str(response) if isinstance(response, str | int) else ""
+    return found if len(found) <= MAX_PART_ID_CHARACTERS else ""
+
+
 class FakeChannel:
-    """Publishes each reply as an event on the bus, for the local stage and for generic webhooks."""
+    """Sends nothing, for the local stage and for generic webhooks: the reply is the event `messages.reply.sent`."""
 
     # An event may be longer, but replies are divided as they are for WhatsApp.
     max_part_characters = 4_096
 
-    def __init__(self, bus: EventBus) -> None:
-        self._bus = bus
-
-    def send(self, to: ConversationId, text: str) -> None:
-        detail = {"version": REPLY_SENT_VERSION, "conversationId": str(to), "tenant": to.tenant, "text": text}
-        try:
-            self._bus.publish(REPLY_SENT, json.dumps(detail))
-        except SendFailed as error:
-            # The bus may have accepted the event although its response was lost.
-            raise CallUnconfirmed(str(error)) from error
+    def send(self, to: ConversationId, text: str) -> str:  # noqa: ARG002 - other channels need it
+        return uuid4().hex
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         pass
@@ -97,10 +100,10 @@ class MetaChannel:
         self._token = require_credential(credentials, self.credential)
         self._url = url
 
-    def _post(self, to: ConversationId, fields: Json) -> None:
+    def _post(self, to: ConversationId, fields: Json) -> Json:
         url = f"{self._url}/{quote(to.account, safe='')}/messages"
         headers = {"Authorization": f"Bearer {self._token}"}
-        self._http.post_json(url, fields, headers=headers, seconds=MAX_SEND_SECONDS)
+        return self._http.post_json(url, fields, headers=headers, seconds=MAX_SEND_SECONDS)
 
 
 class WhatsAppChannel(MetaChannel):
@@ -109,11 +112,11 @@ class WhatsAppChannel(MetaChannel):
     max_part_characters = 4_096
     credential = "accessToken"
 
-    def send(self, to: ConversationId, text: str) -> None:
+    def send(self, to: ConversationId, text: str) -> str:
         # WhatsApp replaces a hidden number with an id. Send that id unchanged, in the field for such ids.
         name = "recipient" if WHATSAPP_USER_ID.match(to.user) else "to"
         message = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
-        self._post(to, {"messaging_product": WHATSAPP, **message})
+        return _id_in(self._post(to, {"messaging_product": WHATSAPP, **message}), "messages", 0, "id")
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         typing = {"status": "read", "message_id": message_id, "typing_indicator": {"type": "text"}}
@@ -126,8 +129,9 @@ class MessengerChannel(MetaChannel):
     max_part_characters = 2_000
     credential = "pageToken"
 
-    def send(self, to: ConversationId, text: str) -> None:
-        self._post(to, {"recipient": {"id": to.user}, "messaging_type": "RESPONSE", "message": {"text": text}})
+    def send(self, to: ConversationId, text: str) -> str:
+        message = {"recipient": {"id": to.user}, "messaging_type": "RESPONSE", "message": {"text": text}}
+        return _id_in(self._post(to, message), "message_id")
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - other channels need it
         self._post(to, {"recipient": {"id": to.user}, "sender_action": "typing_on"})
@@ -142,18 +146,18 @@ class TelegramChannel:
         self._http = http
         self._url = f"{url}/bot{require_credential(credentials, 'botToken')}"
 
-    def send(self, to: ConversationId, text: str) -> None:
-        self._post("sendMessage", to, {"text": text})
+    def send(self, to: ConversationId, text: str) -> str:
+        return _id_in(self._post("sendMessage", to, {"text": text}), "result", "message_id")
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - other channels need it
         self._post("sendChatAction", to, {"action": "typing"})
 
-    def _post(self, method: str, to: ConversationId, fields: Json) -> None:
+    def _post(self, method: str, to: ConversationId, fields: Json) -> Json:
         chat, _, topic = to.user.partition(":")
         if topic and not topic.isdecimal():
             raise CallRefused("the conversation's user is neither a chat nor chat:topic")
         place: Json = {"chat_id": chat} | ({"message_thread_id": int(topic)} if topic else {})
-        self._http.post_json(f"{self._url}/{method}", place | fields, headers={}, seconds=MAX_SEND_SECONDS)
+        return self._http.post_json(f"{self._url}/{method}", place | fields, headers={}, seconds=MAX_SEND_SECONDS)
 
 
 class TwilioChannel:
@@ -173,22 +177,23 @@ class TwilioChannel:
         self._url = url
         self._typing_url = typing_url
 
-    def send(self, to: ConversationId, text: str) -> None:
+    def send(self, to: ConversationId, text: str) -> str:
         # The account of SMS is only a number, and that of WhatsApp has the channel before the number.
         channel, colon, sender = to.account.rpartition(":")
         form = {"From": channel + colon + _phone(sender), "To": channel + colon + _phone(to.user), "Body": text}
         form |= self._reports
-        self._post(f"{self._url}/2010-04-01/Accounts/{self._sid}/Messages.json", form)
+        return _id_in(self._post(f"{self._url}/2010-04-01/Accounts/{self._sid}/Messages.json", form), "sid")
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         if to.account.startswith(f"{WHATSAPP}:"):
             form = {"messageId": message_id, "channel": WHATSAPP}
             self._post(f"{self._typing_url}/v2/Indicators/Typing.json", form)
 
-    def _post(self, url: str, form: dict[str, str]) -> None:
+    def _post(self, url: str, form: dict[str, str]) -> Json:
         authorization = b64encode(f"{self._sid}:{self._token}".encode()).decode()
         headers = {"Authorization": f"Basic {authorization}", "Content-Type": "application/x-www-form-urlencoded"}
-        self._http.post(url, urlencode(form, errors="replace").encode(), headers=headers, seconds=MAX_SEND_SECONDS)
+        body = urlencode(form, errors="replace").encode()
+        return self._http.post(url, body, headers=headers, seconds=MAX_SEND_SECONDS)
 
 
 def _phone(address: str) -> str:

@@ -50,6 +50,10 @@ class Part(NamedTuple):
     text: str
     """What the customer receives, or the tool's argument."""
     state: str = PLANNED
+    message_id: str = ""
+    """The provider's id of a sent part, if the channel has returned one."""
+    at_ms: int = 0
+    """When the part was sent, or the channel was called."""
     tool: str = ""
     """The tool's name. A tool is used at least once, so it never becomes `unconfirmed`."""
 
@@ -60,6 +64,7 @@ class Plan(NamedTuple):
     question: Sequence[Turn]
     """The customer's words, one turn for each batch."""
     parts: Sequence[Part] = ()
+    model: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
     withheld: str | None = None
@@ -70,14 +75,19 @@ class Plan(NamedTuple):
         return [turn.batch_id for turn in self.question]
 
     @property
-    def sent_text(self) -> str:
-        """Return the text of the parts that were sent, or may have been sent, by this run or an earlier one."""
-        return "\n".join(part.text for part in self.parts if part.state != PLANNED and not part.tool)
+    def reply_id(self) -> str:
+        """Return the id of the reply, which is that of the newest batch."""
+        return self.batch_ids[-1]
+
+    @property
+    def sent(self) -> list[Part]:
+        """Return the parts that the customer was sent, or may have been sent, by this run or an earlier one."""
+        return [part for part in self.parts if part.state != PLANNED and not part.tool]
 
     @property
     def has_effects(self) -> bool:
         """Return whether a part or an event of this plan may have been sent."""
-        return self.withheld is not None or any(part.state != PLANNED for part in self.parts)
+        return self.withheld is not None or bool(self.sent)
 
 
 class ReplyCount(NamedTuple):
@@ -100,6 +110,7 @@ class ConversationRecord(NamedTuple):
     older_turn_count: int
     """The number of turns that are items of their own."""
     reply_count: ReplyCount
+    last_reply_id: str
     forgotten_at_ms: int
     """Batches whose last message arrived at or before this time are dropped."""
     episode_from_ms: int
@@ -230,10 +241,9 @@ class ConversationsTable(Table):
         item: Values = {
             **_key(conversation, PLAN),
             "owner": owner,
-            "question": _to_json(_as_dicts(plan.question)),
-            "parts": _to_json([part.text for part in plan.parts]),
-            "states": [part.state for part in plan.parts],
-            "tools": [part.tool for part in plan.parts],
+            "question": _to_json([turn.fields() for turn in plan.question]),
+            "parts": [_to_json(part) for part in plan.parts],
+            "model": plan.model,
             "inputTokens": plan.input_tokens,
             "outputTokens": plan.output_tokens,
             "withheld": plan.withheld or "",
@@ -248,9 +258,9 @@ class ConversationsTable(Table):
         record = self._change_own(conversation, owner, do, **values)
         _require_ownership(self._transact("plan reply", [record, self._new(item)]))
 
-    def mark(self, conversation: str, owner: str, *, part: int, state: str) -> None:
-        """Change the state of a part of the plan."""
-        do, values = f"SET #states[{part}] = :state", {"state": state, "me": owner}
+    def mark(self, conversation: str, owner: str, *, number: int, part: Part) -> None:
+        """Replace a part of the plan."""
+        do, values = f"SET #parts[{number}] = :part", {"part": _to_json(part), "me": owner}
         marked = self._update("mark part", _key(conversation, PLAN), do, values, only_if="#owner = :me")
         _require_ownership(marked.done)
 
@@ -259,8 +269,9 @@ class ConversationsTable(Table):
     ) -> ConversationRecord:
         """Add the plan's turns to the record, mark the batches, and delete the plan, in one transaction."""
         new = list(plan.question)
-        if plan.sent_text:
-            new.append(Turn(ASSISTANT, shorten(plan.sent_text), end.now_ms, plan.batch_ids[-1]))
+        if plan.sent:
+            new.append(_reply(plan, end.processing_ms))
+            record = record._replace(last_reply_id=plan.reply_id)
         recent, older = trim([*record.turns, *new])
         count_before, expires_at = record.older_turn_count, _expires_at(end.now_ms, self._turn_days)
         record = record._replace(turns=recent, older_turn_count=count_before + len(older))
@@ -268,12 +279,12 @@ class ConversationsTable(Table):
             conversation,
             owner,
             "SET #turns = :turns, #rolled = :rolled, #conversationStatus = :status, #reason = :reason, "
-            "#processingMs = :ms, #updatedAt = :now, #expiresAt = :at ADD #inputTokens :input, #outputTokens :output",
-            turns=_to_json(_as_dicts(record.turns)),
+            "#lastReplyId = :reply, #updatedAt = :now, #expiresAt = :at ADD #inputTokens :input, #outputTokens :output",
+            turns=_to_json([turn.fields() for turn in record.turns]),
             rolled=record.older_turn_count,
             status=end.outcome,
             reason=end.reason,
-            ms=end.processing_ms,
+            reply=record.last_reply_id,
             now=end.now_ms,
             at=expires_at,
             input=plan.input_tokens,
@@ -286,7 +297,7 @@ class ConversationsTable(Table):
         ]
         turns = [
             self._new(
-                {**_key(conversation, f"t#{number:010}"), "turn": _to_json(turn._asdict()), "expiresAt": expires_at}
+                {**_key(conversation, f"t#{number:010}"), "turn": _to_json(turn.fields()), "expiresAt": expires_at}
             )
             for number, turn in enumerate(older, count_before)
         ]
@@ -358,6 +369,7 @@ def _to_record(item: Item) -> ConversationRecord:
         turns=[Turn(**each) for each in _json(item, "turns", [])],
         older_turn_count=number(item, "rolled"),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
+        last_reply_id=text(item, "lastReplyId"),
         forgotten_at_ms=number(item, "forgottenAt"),
         episode_from_ms=number(item, "episodeFrom"),
     )
@@ -366,18 +378,20 @@ def _to_record(item: Item) -> ConversationRecord:
 def _to_plan(item: Item) -> Plan:
     return Plan(
         question=[Turn(**each) for each in _json(item, "question", [])],
-        parts=[
-            Part(*each)
-            for each in zip(_json(item, "parts", []), texts(item, "states"), texts(item, "tools"), strict=True)
-        ],
+        parts=[Part(*json.loads(each)) for each in texts(item, "parts")],
+        model=text(item, "model"),
         input_tokens=number(item, "inputTokens"),
         output_tokens=number(item, "outputTokens"),
         withheld=text(item, "withheld") or None,
     )
 
 
-def _as_dicts(turns: Iterable[Turn]) -> list[Json]:
-    return [turn._asdict() for turn in turns]
+def _reply(plan: Plan, processing_ms: int) -> Turn:
+    """Return the turn of the parts that were sent."""
+    said = shorten("\n".join(part.text for part in plan.sent))
+    ids = [part.message_id for part in plan.sent if part.message_id]
+    tokens = (plan.input_tokens, plan.output_tokens)
+    return Turn(ASSISTANT, said, plan.sent[-1].at_ms, plan.reply_id, ids, plan.model, *tokens, processing_ms)
 
 
 def _to_json(value: Any) -> str:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from lambdas.operations import Operation, Operations
 from lambdas.responder.conversations_table import ConversationsTable
-from lambdas.responder.history import Turn
+from lambdas.responder.history import ASSISTANT, Turn
 from lambdas.responder.tenant_settings import operations_of
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput
@@ -69,13 +69,14 @@ class OperatorCommands:
         conversation = _conversation(event)
         record = self._table.read(conversation)
         if record is None:
-            return {"status": None, "turns": [], "older": 0, "episodeFrom": None}
+            return {"status": None, "lastReplyId": None, "turns": [], "older": 0, "episodeFrom": None}
         limit = event.get("limit", 0)
         if type(limit) is not int or not 0 <= limit <= MAX_OLDER_TURNS_IN_AN_ANSWER:
             raise InvalidInput(f"limit must be a whole number from 0 to {MAX_OLDER_TURNS_IN_AN_ANSWER}.")
         older = self._table.older_turns(conversation, limit=limit, now_ms=self._clock()) if limit else []
         return {
             "status": record.status,
+            "lastReplyId": record.last_reply_id or None,
             "turns": [_shown(turn, texts=event.get("texts") is True) for turn in [*older, *record.turns]],
             "older": record.older_turn_count,
             "episodeFrom": record.episode_from_ms or None,
@@ -99,5 +100,13 @@ def _conversation(event: Json) -> str:
 
 
 def _shown(turn: Turn, *, texts: bool) -> Json:
-    shown = {"at": turn.at_ms, "role": turn.role, "batchId": turn.batch_id}
+    shown: Json = {"at": turn.at_ms, "role": turn.role, "batchId": turn.batch_id, "messageIds": turn.message_ids}
+    if turn.role == ASSISTANT:
+        shown |= {
+            "model": turn.model or None,
+            "inputTokens": turn.input_tokens,
+            "outputTokens": turn.output_tokens,
+            "totalTokens": turn.input_tokens + turn.output_tokens,
+            "processingMs": turn.processing_ms,
+        }
     return shown | {"text": turn.text} if texts else shown

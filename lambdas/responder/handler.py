@@ -54,7 +54,7 @@ def _components() -> _Components:
         buffer=BufferClient(Functions(), settings.gate_function, by="responder"),
         dead_letters=DeadLetters(dead_letter_urls),
         assistant=partial(_assistant, options, credentials),
-        channel=partial(_channel, options, credentials, FakeChannel(bus)),
+        channel=partial(_channel, options, credentials, FakeChannel()),
     )
     responder = Responder(collaborators, options, telemetry)
     commands = OperatorCommands(table, telemetry)

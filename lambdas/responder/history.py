@@ -1,14 +1,17 @@
 """Selects the turns of a conversation that the record keeps, and the turns that the assistant receives."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from message_buffer.json_object import Json, to_json
 
 # DynamoDB limits an item to 400 KB. Besides these turns, the record contains settings.
 MAX_RECORDED_TURNS_BYTES = 98_304
 # DynamoDB limits a transaction to 100 writes, and the last one of a turn may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
+# The record keeps the newest ids of a turn's messages. An id of WhatsApp has about 60 bytes.
+MAX_IDS_BYTES = 4_096
 # A token of English has about four bytes, so the estimated number of tokens is usually higher than the true one.
 MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
@@ -21,7 +24,18 @@ class Turn(NamedTuple):
     role: str
     text: str
     at_ms: int
+    """When the batch's last message arrived, or the reply's last part was sent."""
     batch_id: str
+    message_ids: Sequence[str] = ()
+    """The platform's ids of the messages, or of the reply's parts."""
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    processing_ms: int = 0
+
+    def fields(self) -> Json:
+        """Return the fields that have a value."""
+        return {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
 
 
 class TrimmedTurns(NamedTuple):
@@ -41,7 +55,7 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
     """Return the turns that stay in the record, and those that are moved out of it: the older half, in one go."""
-    sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
+    sizes = [len(to_json(turn.fields())) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
         return TrimmedTurns(list(turns), [])
     first = max(first_that_fits(sizes, MAX_RECORDED_TURNS_BYTES // 2), len(turns) - MAX_RECORDED_TURNS // 2)
@@ -58,6 +72,11 @@ def of_episode(turns: Sequence[Turn], from_ms: int) -> list[Turn]:
     """Return the turns of those batches whose last message arrived after `from_ms`."""
     earlier = {turn.batch_id for turn in turns if turn.role == USER and turn.at_ms <= from_ms}
     return [turn for turn in turns if turn.batch_id not in earlier]
+
+
+def newest_ids(ids: Sequence[str]) -> Sequence[str]:
+    """Return as many of the newest ids as the record keeps of a turn."""
+    return ids[first_that_fits([len(each.encode("utf-8", "replace")) for each in ids], MAX_IDS_BYTES) :]
 
 
 def first_that_fits(sizes: Sequence[int], left: int) -> int:

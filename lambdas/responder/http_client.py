@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from lambdas.responder import trace
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from message_buffer.json_object import Json, to_json
 
@@ -43,7 +44,7 @@ class Http:
                     "POST",
                     url,
                     body=body,
-                    headers=dict(headers),
+                    headers={**trace.next_header(), **headers},
                     timeout=self._timeout(connect=min(MAX_CONNECT_SECONDS, seconds), read=seconds),
                     redirect=False,
                     preload_content=False,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lambdas.responder import history
 from lambdas.responder.batch import Batch
@@ -70,11 +71,12 @@ class OwnedTurn:
         self.table.plan(str(self.conversation), self.owner, plan, reply_count=reply_count, now_ms=now_ms)
         self.plan, self.record = plan, self.record._replace(reply_count=reply_count)
 
-    def mark(self, number: int, state: str) -> None:
-        """Change the state of a part of the plan."""
+    def mark(self, number: int, state: str, **fields: Any) -> None:
+        """Change the state of a part of the plan, and other fields of it."""
         assert self.plan is not None
-        self.table.mark(str(self.conversation), self.owner, part=number, state=state)
-        parts = [each._replace(state=state) if n == number else each for n, each in enumerate(self.plan.parts)]
+        parts = list(self.plan.parts)
+        parts[number] = parts[number]._replace(state=state, **fields)
+        self.table.mark(str(self.conversation), self.owner, number=number, part=parts[number])
         self.plan = self.plan._replace(parts=parts)
 
     def end_episode(self, at_ms: int, *, now_ms: int) -> None:
@@ -92,7 +94,7 @@ class OwnedTurn:
     def fail(self, reason: str, *, now_ms: int) -> None:
         """Drop the plan without marks, so that its batches may be answered later. Keep what was sent in the history."""
         plan = self.plan or Plan(())
-        kept = plan if plan.sent_text else plan._replace(question=(), parts=())
+        kept = plan if plan.sent else plan._replace(question=(), parts=())
         self._end(kept, End("processing_error", reason, (), now_ms - self.began_at_ms, now_ms))
 
     def _end(self, plan: Plan, end: End) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
-from lambdas.responder import history
+from lambdas.responder import history, trace
 from lambdas.responder.assistants import HAND_OFF, TOOLS, Assistant, Prompt
 from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
@@ -42,8 +42,8 @@ from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 
-REPLY_WITHHELD = "messages.reply.withheld"
-REPLY_WITHHELD_VERSION = 1
+REPLY_SENT, REPLY_WITHHELD = "messages.reply.sent", "messages.reply.withheld"
+EVENT_VERSION = 1
 # The outcomes of a turn.
 ANSWERED, WITHHELD = "reply_sent", "reply_withheld"
 # The reasons to withhold a reply.
@@ -53,6 +53,8 @@ CHANNEL_NOT_ALLOWED = "channel_not_allowed"
 QUESTION_TOO_LONG = "question_too_long"
 TOO_MANY_REPLIES = "too_many_replies"
 TOO_MANY_OF_TENANT = "too_many_replies_of_tenant"
+# A longer reply is cut. In its event, which has at most 256 KB, each quote and each line end takes two bytes.
+MAX_REPLY_BYTES = 100_000
 # If the gate closes, the first pause. Each further pause is twice as long.
 MIN_GATE_PAUSE_SECONDS = 2
 # If a run ends after it has recorded `sending`, the part is never sent again. So there must be time to send the part,
@@ -126,6 +128,7 @@ class Responder:
         conversation, owner, now_ms = next(iter(batches.values())).conversation, self._new_owner(), self._clock()
         name = str(conversation)
         record = self._table.acquire(name, owner, now_ms=now_ms)
+        trace.follow(list(batches.values())[-1].traceparent)
         settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
         plan = self._table.take_plan(name, owner) if record.status == PROCESSING else None
         owned = OwnedTurn(
@@ -154,7 +157,7 @@ class Responder:
         ]
         try:
             if owned and given_up:
-                owned.fail(reason, now_ms=self._clock())
+                self._fail(owned, reason)
             self._give_up(given_up, delivered, reason, **_ids(owned))
         except (SendFailed, LockLost) as failed:
             self._telemetry.warn("reply could not be dead-lettered", reason=str(failed), **_ids(owned))
@@ -186,7 +189,7 @@ class Responder:
         waiting, plan = {batch.batch_id for batch in owned.waiting}, owned.plan
         if plan and not waiting & set(plan.batch_ids):
             # The plan's batches are in the dead-letter queue. A person may move them back, and they are answered then.
-            owned.fail("its batches were given up", now_ms=self._clock())
+            self._fail(owned, "its batches were given up")
         elif plan and not plan.has_effects and self._options.gate != DELIVER and not waiting <= set(plan.batch_ids):
             owned.plan = None
 
@@ -218,22 +221,25 @@ class Responder:
         """Return the batches that wait as turns: as many of the oldest as one question may contain, at least one."""
         sizes = [history.estimate_tokens(batch.text) for batch in owned.waiting]
         fitting = len(sizes) - history.first_that_fits(sizes[::-1], self._options.max_question_tokens)
-        asked = owned.waiting[: max(1, fitting)]
-        return [Turn(USER, batch.text, batch.last_message_at_ms, batch.batch_id) for batch in asked]
+        return [
+            Turn(USER, each.text, each.last_message_at_ms, each.batch_id, history.newest_ids(each.message_ids))
+            for each in owned.waiting[: max(1, fitting)]
+        ]
 
     def _ask(self, owned: OwnedTurn, channel: Channel) -> None:
         """Ask the assistant, and store its reply in parts."""
         if self._options.typing_indicator:
             with suppress(CallBusy, CallRefused, CallUnconfirmed):
-                channel.show_typing(owned.newest.recipient, owned.newest.last_message_id)
+                channel.show_typing(owned.newest.recipient, owned.newest.message_ids[-1])
         owned.require_time(self._options.assistant_seconds * 1_000)
         question, most = self._question(owned), self._options.max_history_tokens
         earlier = history.of_episode(owned.record.turns, owned.record.episode_from_ms)
+        model = str(owned.settings.get("model", self._options.model))
         reply = self._collaborators.assistant(owned.conversation.tenant).answer(
             Prompt(
                 instructions=str(owned.settings.get("instructions", self._options.instructions)),
                 turns=history.alternate(history.fit_into_budget(earlier, question, max_tokens=most)),
-                model=str(owned.settings.get("model", self._options.model)),
+                model=model,
                 max_reply_tokens=self._options.max_reply_tokens,
                 seconds=float(self._options.assistant_seconds),
                 conversation=owned.conversation,
@@ -243,9 +249,10 @@ class Responder:
         )
         self._telemetry.count("InputTokens", reply.input_tokens)
         self._telemetry.count("OutputTokens", reply.output_tokens)
-        parts = [Part(text) for text in split(reply.text, channel.max_part_characters) if text]
+        texts = split(history.shorten(reply.text, MAX_REPLY_BYTES), channel.max_part_characters)
+        parts = [Part(text) for text in texts if text]
         parts += [Part(history.shorten(said, MAX_REASON_CHARACTERS), tool=name) for name, said in reply.tools.items()]
-        plan = Plan(question, parts, reply.input_tokens, reply.output_tokens)
+        plan = Plan(question, parts, model, reply.input_tokens, reply.output_tokens)
         owned.store(plan, replies=1, now_ms=self._clock())
 
     def _count_for_tenant(self, owned: OwnedTurn) -> bool:
@@ -302,16 +309,16 @@ class Responder:
     def _send(self, owned: OwnedTurn, channel: Channel, number: int, text: str) -> None:
         """Send a planned part. If the channel raises CallBusy or CallRefused, mark the part as planned again."""
         owned.require_time(MIN_TIME_TO_SEND_MS)
-        owned.mark(number, SENDING)
+        owned.mark(number, SENDING, at_ms=self._clock())
         try:
-            channel.send(owned.newest.recipient, text)
+            message_id = channel.send(owned.newest.recipient, text)
         except (CallBusy, CallRefused):
             owned.mark(number, PLANNED)
             raise
         except CallUnconfirmed as error:
             self._mark_unconfirmed(owned, number, str(error))
             return
-        owned.mark(number, SENT)
+        owned.mark(number, SENT, message_id=message_id, at_ms=self._clock())
 
     def _mark_unconfirmed(self, owned: OwnedTurn, number: int, reason: str) -> None:
         owned.mark(number, UNCONFIRMED)
@@ -330,7 +337,7 @@ class Responder:
     def _withhold(self, owned: OwnedTurn, reason: str, hold: ActiveHold | None = None) -> None:
         """Store that no reply, or no rest of one, is sent. From now on no run sends a part of it."""
         event = {
-            "version": REPLY_WITHHELD_VERSION,
+            "version": EVENT_VERSION,
             "conversationId": str(owned.conversation),
             "tenant": owned.conversation.tenant,
             "reason": reason,
@@ -345,6 +352,7 @@ class Responder:
         """Finish the plan. Even if it was withheld, keep the customer's words, for a person or a later reply."""
         plan, ids = owned.plan, _ids(owned)
         assert plan is not None
+        self._publish_sent(owned)
         if plan.withheld is None:
             owned.finish(ANSWERED, now_ms=self._clock())
             self._telemetry.count("Replies")
@@ -356,6 +364,27 @@ class Responder:
             self._telemetry.count_by("RepliesWithheld", reason=event["reason"])
             self._telemetry.info("reply withheld", conversation=str(owned.conversation), reason=event["reason"])
         owned.finish(WITHHELD, reason=event["reason"], now_ms=self._clock())
+
+    def _fail(self, owned: OwnedTurn, reason: str) -> None:
+        """Drop the plan, if there is one, so that its batches may be answered later."""
+        self._publish_sent(owned)
+        owned.fail(reason, now_ms=self._clock())
+
+    def _publish_sent(self, owned: OwnedTurn) -> None:
+        """Publish the parts that were sent, if any. If this run then fails, the next one publishes them again."""
+        plan = owned.plan
+        if plan is None or not plan.sent:
+            return
+        event = {
+            "version": EVENT_VERSION,
+            "replyId": plan.reply_id,
+            "conversationId": str(owned.conversation),
+            "tenant": owned.conversation.tenant,
+            "batchIds": plan.batch_ids,
+            "parts": [{"text": part.text, "messageId": part.message_id or None} for part in plan.sent],
+            "at": plan.sent[-1].at_ms,
+        }
+        self._collaborators.bus.publish(REPLY_SENT, json.dumps(event, ensure_ascii=False))
 
 
 def _ids(owned: OwnedTurn | None) -> dict[str, str]:

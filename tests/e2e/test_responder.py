@@ -48,8 +48,10 @@ class Customer:
             assert self._stage.webhooks.post("generic", body).status == 200
 
     def heard(self) -> list[str]:
+        """Return the replies, without repeats."""
         mine = [each.batch for each in self._replies.arrivals if each.batch["conversationId"] == self.name]
-        return [str(each["text"]) for each in mine]
+        replies = {(each["replyId"], each["at"]): each["parts"] for each in mine}
+        return ["\n".join(part["text"] for part in parts) for parts in replies.values()]
 
     def hears(self, count: int) -> bool:
         """Wait for `count` replies; return whether exactly as many had come when nothing was left to be answered."""

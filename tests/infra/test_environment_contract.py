@@ -13,7 +13,6 @@ from lambdas.canary import service as canary_service
 from lambdas.canary.burst import Burst
 from lambdas.canary.webhook import GenericWebhook
 from lambdas.responder import batch as responder_batch
-from lambdas.responder import channels as responder_channels
 from lambdas.responder import service as responder_service
 from lambdas.responder.channels import MAX_SEND_SECONDS
 from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
@@ -125,7 +124,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    by_responder = {responder_channels.REPLY_SENT, responder_service.REPLY_WITHHELD}
+    by_responder = {responder_service.REPLY_SENT, responder_service.REPLY_WITHHELD}
     of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, REPLY_FAILED}
     assert set(bus.EVENTS) == {batch.DETAIL_TYPE} | of_conversations | by_responder
 

@@ -118,9 +118,10 @@ class FakeChannel:
         self.before_send: Callable[[str], None] = lambda _text: None
         self.typing = 0
 
-    def send(self, to: ConversationId, text: str) -> None:
+    def send(self, to: ConversationId, text: str) -> str:
         self.before_send(text)
         self.sent.append(text)
+        return f"sent-{len(self.sent)}"
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self.typing += 1
@@ -284,6 +285,10 @@ class World:
     def put_settings(self, name: str, settings: Json) -> None:
         item = {"id": {"S": name}, "part": {"S": "!"}, "settings": {"S": json.dumps(settings)}}
         aws.client("dynamodb").put_item(TableName=self.table.name, Item=item)
+
+    def events(self, kind: str) -> list[Json]:
+        """Return the details of the events of this type that were published, repeats included."""
+        return [json.loads(detail) for published, detail in self.bus.published if published == kind]
 
     def turns(self) -> list[tuple[str, str]]:
         record = self.table.read(NAME)

@@ -22,7 +22,7 @@ from bufferctl import events, facts
 from bufferctl.__main__ import command_line, main
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
-from bufferctl.formatting import Pairs, as_json, table
+from bufferctl.formatting import Pairs, as_json, moment, table
 from bufferctl.stage import DEFAULT_REGION, LOCAL
 from bufferctl.terminal import show
 from infra import cli
@@ -173,6 +173,25 @@ def test_the_history_asks_for_words_only_on_request(aws: FakeAws) -> None:
     assert run("conversation", "history", NAME, "--messages", "--older", "2") == 0
     asked = {"operation": "history", "conversation": NAME}
     assert aws.asked == [asked | {"texts": False, "limit": 0}, asked | {"texts": True, "limit": 2}]
+
+
+def test_the_history_shows_each_turn_with_its_time_and_ids(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.has_responder = True
+    asked: Json = {"at": 1_700_000_000_000, "role": "user", "batchId": "b-1", "messageIds": ["m-1", "m-2"]}
+    said = {"at": 1_700_000_003_000, "role": "assistant", "batchId": "b-1", "messageIds": ["wamid.1"]}
+    spent = {"model": "nova", "inputTokens": 11, "outputTokens": 7, "totalTokens": 18, "processingMs": 3_000}
+    found = {"status": "reply_sent", "lastReplyId": "b-1", "older": 0, "turns": [asked, said | spent]}
+    aws.answer("history", found)
+    assert run("conversation", "history", NAME, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == found
+    assert run("conversation", "history", NAME) == 0
+    blocks = [
+        dict(line.split(None, 1) for line in block.splitlines()) for block in capsys.readouterr().out.split("\n\n")
+    ]
+    summary, first, second = blocks
+    assert summary == {"status": "reply_sent", "lastReplyId": "b-1", "older": "0"}
+    assert first == {"at": moment(asked["at"]), "role": "user", "batchId": "b-1", "messageIds": '["m-1", "m-2"]'}
+    assert second.keys() == (said | spent).keys()
 
 
 def test_a_tenants_settings_are_the_responders(

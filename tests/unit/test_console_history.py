@@ -145,7 +145,7 @@ def test_a_batch_is_published_and_kept_with_its_reason_and_lateness_but_without_
 def test_words_are_kept_even_then_not_when_the_page_may_show_them() -> None:
     hub, history = MagicMock(), History()
     bus = Bus([], hub=hub, polls=MagicMock(), history=history, words=True)
-    bus.take("messages.reply.sent", {"conversationId": "c", "text": "a word"}, at_ms=1)
+    bus.take("messages.reply.sent", {"conversationId": "c", "parts": [{"text": "a word"}]}, at_ms=1)
     assert "a word" in repr(hub.publish.call_args_list)
     assert "a word" not in repr(history.events)
 

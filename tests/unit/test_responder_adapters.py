@@ -10,10 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import jsonschema
 import pytest
 
-from lambdas.responder import channels
+from lambdas.responder import channels, trace
 from lambdas.responder.assistants import TOOLS, Assistant, Bedrock, OpenAi, Prompt, Reply, YourFunction
 from lambdas.responder.channels import (
     CHANNELS,
@@ -32,10 +31,8 @@ from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.consumer import turns
 from message_buffer.consumer.turns import Entry
-from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
-from tests.support.fakes import FakeBus
 from tests.support.web_server import DRIPPING, RESET, SLOW, WebServer, web_server
 
 # Short, so that the tests of slow servers are quick.
@@ -74,6 +71,7 @@ ACCEPTED: dict[str, Any] = {
     "telegram": {"ok": True, "result": {"message_id": 1}},
     "twilio": {"sid": "SM1", "status": "queued"},
 }
+ID_OF_THE_PART = {"whatsapp": "wamid.1", "messenger": "m_1", "telegram": "1", "twilio": "SM1"}
 
 
 def channel(name: str, server: WebServer) -> Channel:
@@ -126,7 +124,7 @@ TYPING: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", READERS)
 def test_a_text_is_sent_as_the_provider_documents_it(name: str, server: WebServer) -> None:
     server.answer = (200, ACCEPTED[name])
-    channel(name, server).send(READERS[name], TEXT)
+    assert channel(name, server).send(READERS[name], TEXT) == ID_OF_THE_PART[name]
     (request,) = server.requests
     path, authorization, fields = SENT[name]
     assert (request.path, request.headers.get("Authorization")) == (path, authorization)
@@ -230,16 +228,67 @@ def test_a_redirect_is_not_followed_with_the_credentials(server: WebServer) -> N
     assert len(server.requests) == 1
 
 
-def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_failing_bus_took() -> None:
-    bus = FakeBus()
-    FakeChannel(bus).send(READERS["whatsapp"], TEXT)
-    ((kind, detail),) = bus.published
-    assert kind == "messages.reply.sent"
-    assert json.loads(detail)["text"] == TEXT
-    jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
-    bus.failures = [SendFailed("put event: Throttling")]
-    with pytest.raises(CallUnconfirmed):
-        FakeChannel(bus).send(READERS["whatsapp"], TEXT)
+def test_the_fake_channel_gives_each_part_an_id_of_its_own() -> None:
+    ids = {FakeChannel().send(READERS["whatsapp"], TEXT) for _ in range(2)}
+    assert len(ids) == 2
+    assert all(ids)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"OK", {}, {"messages": []}, {"messages": [{"id": None}]}, {"messages": [{"id": "x" * 257}]}]
+)
+def test_a_part_was_sent_even_if_the_response_has_no_id(answer: Any, server: WebServer) -> None:
+    server.answer = (200, answer)
+    assert channel("whatsapp", server).send(READERS["whatsapp"], TEXT) == ""
+
+
+# -- the trace -------------------------------------------------------------------------------------
+
+TRACE, SPAN = "4b" * 16, "f0" * 8
+
+
+@pytest.fixture
+def _traced() -> Iterator[None]:
+    trace.follow(f"00-{TRACE}-{SPAN}-01")
+    yield
+    trace.follow(None)
+
+
+def carried_on(header: str) -> str:
+    """Return the span of a header that carries the trace on."""
+    version, of, span, flags = header.split("-")
+    assert (version, of, flags, len(span)) == ("00", TRACE, "01", len(SPAN))
+    return span
+
+
+@pytest.mark.usefixtures("_traced")
+@pytest.mark.parametrize("name", READERS)
+def test_each_call_of_a_channel_carries_the_trace_on_with_a_span_of_its_own(name: str, server: WebServer) -> None:
+    for _ in range(2):
+        channel(name, server).send(READERS[name], TEXT)
+    spans = {carried_on(request.headers["traceparent"]) for request in server.requests}
+    assert len(spans | {SPAN}) == 3
+
+
+@pytest.mark.usefixtures("_traced")
+def test_an_ai_gets_the_trace(server: WebServer, assistant: Callable[[str], Assistant]) -> None:
+    server.answer = (200, OPENAI_ANSWER)
+    assistant("openai").answer(PROMPT)
+    server.answer = (200, BEDROCK_ANSWER)
+    assistant("bedrock").answer(PROMPT)
+    by_openai, by_bedrock = server.requests
+    assert carried_on(by_openai.headers["traceparent"])
+    assert carried_on(by_bedrock.json["requestMetadata"]["traceparent"])
+    functions = FakeFunctions({"text": "It left today."})
+    YourFunction(functions, "arn").answer(PROMPT)
+    assert carried_on(functions.calls[0][1]["traceparent"])
+
+
+@pytest.mark.parametrize("traceparent", [None, 7, "", "00-4b-f0-01", f"00-{TRACE}-{SPAN}-01\nX: y"])
+def test_a_call_without_a_valid_trace_has_no_header(traceparent: object, server: WebServer) -> None:
+    trace.follow(traceparent)
+    channel("telegram", server).send(READERS["telegram"], TEXT)
+    assert "traceparent" not in server.requests[0].headers
 
 
 @pytest.mark.parametrize(
@@ -248,7 +297,6 @@ def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_fai
         ("short", ["short"]),
         ("one paragraph\n\nand another", ["one paragraph", "and another"]),
         ("words that have to be broken", ["words that have to", "be broken"]),
-        ("half \ud83d", ["half ?"]),
         ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
     ],
 )

@@ -13,7 +13,16 @@ from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
 from lambdas.responder.gate import ActiveHold, BufferClient
-from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
+from lambdas.responder.history import (
+    MAX_IDS_BYTES,
+    MAX_TURN_BYTES,
+    Turn,
+    alternate,
+    fit_into_budget,
+    newest_ids,
+    shorten,
+    trim,
+)
 from message_buffer.aws import clients
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
@@ -83,7 +92,7 @@ def test_an_oversize_batch_is_fetched_from_where_the_event_says() -> None:
     reference = {"bucket": objects.bucket, "key": "batches/b-1.json", "bytes": 1}
     body["detail"] |= {"messages": [], "messagesRef": reference}
     batch = read_batch(json.dumps(body), objects)
-    assert (batch.text, batch.last_message_id) == ("[image]\nHey", "m-2")
+    assert (batch.text, batch.message_ids) == ("[image]\nHey", ["m-1", "m-2"])
 
 
 @pytest.mark.parametrize(
@@ -159,6 +168,16 @@ def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
         assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent) < 350_000
 
 
+def test_a_turn_keeps_the_newest_of_too_many_ids_and_leaves_out_what_is_empty() -> None:
+    ids = [f"wamid.{number:060}" for number in range(1_000)]
+    kept = newest_ids(ids)
+    assert kept == ids[-len(kept) :]
+    assert MAX_IDS_BYTES - len(ids[0]) < sum(map(len, kept)) <= MAX_IDS_BYTES
+    turn = Turn("user", "Hey", 0, "b")
+    assert turn.fields().keys() == {"role", "text", "at_ms", "batch_id"}
+    assert Turn(**turn.fields()) == turn
+
+
 # -- operators -------------------------------------------------------------------------------------
 
 Answer = Callable[..., dict[str, Any]]
@@ -189,7 +208,13 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     world.emit("b-1", 1)
     world.run()
     shown = ask("history")["result"]
-    assert [turn["role"] for turn in shown["turns"]] == ["user", "assistant"]
+    asked, said = shown["turns"]
+    assert asked == {"at": world.now_ms, "role": "user", "batchId": "b-1", "messageIds": ["m-b-1"]}
+    assert said == asked | {
+        "role": "assistant", "messageIds": ["sent-1", "sent-2"], "model": "a-model", "inputTokens": 11,
+        "outputTokens": 7, "totalTokens": 18, "processingMs": 0,
+    }  # fmt: skip
+    assert shown["lastReplyId"] == "b-1"
     assert "today" not in json.dumps(shown)
     assert ask("history", texts=True)["result"]["turns"][1]["text"] == ANSWER
     assert shown["status"] == "reply_sent"

@@ -91,10 +91,11 @@ def test_the_rest_of_a_reply_is_withheld_and_the_event_says_who_holds(
     world.sender.before_send = lambda _text: world.buffer.take_over(HOUR_MS, cause=cause)
     world.run()
     assert world.sender.sent == PARTS[:1]
-    ((kind, detail),) = world.bus.published
-    event = json.loads(detail)
+    (event,) = world.events("messages.reply.withheld")
     jsonschema.validate(event, SCHEMA)
-    assert (kind, event["reason"]) == ("messages.reply.withheld", "on_hold")
+    assert event["reason"] == "on_hold"
+    (sent,) = world.events("messages.reply.sent")
+    assert sent["parts"] == [{"text": PARTS[0], "messageId": "sent-1"}]
     assert event["hold"] == {"holder": "people", "cause": cause, "until": world.now_ms + HOUR_MS}
     assert world.turns() == [("user", QUESTION), ("assistant", PARTS[0])]
 
@@ -160,7 +161,7 @@ def test_no_batch_of_a_turn_is_answered_again_if_the_rest_of_its_reply_is_withhe
     world.run()
     assert world.sender.sent == PARTS[:1]
     assert world.turns() == [("user", QUESTION), ("user", "The blue one!"), ("assistant", PARTS[0])]
-    assert {json.loads(detail)["batchId"] for _, detail in world.bus.published} == {"b-1", "b-2"}
+    assert [each["batchId"] for each in world.events("messages.reply.withheld")] == ["b-1", "b-2"]
 
 
 @pytest.mark.parametrize("until_ms", [None, 2_000_000_000_000])

@@ -15,7 +15,7 @@ from lambdas.responder import handler
 from message_buffer.aws import clients as aws
 from message_buffer.json_object import Json
 from message_buffer.settings import LogSettings, ResponderSettings
-from tests.support.fakes import RecordedTelemetry
+from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.fifo_queue import FakeSqs, FifoQueue
 from tests.support.responder import NAME, OPTIONS, Tables, event
 
@@ -83,7 +83,7 @@ def test_a_request_carries_its_own_keys_and_no_byte_of_anothers(
     new_table: Tables, tables: Mapping[Owner, str], requests: list[tuple[str, str, str]]
 ) -> None:
     queue, dead = (FifoQueue(name, lambda: 0) for name in ("batches", "dead"))
-    sqs, http, vault = FakeSqs(queue, dead, clock=lambda: 0), FakeHttp(), secrets_of(tables)
+    sqs, http, bus, vault = FakeSqs(queue, dead, clock=lambda: 0), FakeHttp(), FakeBus(), secrets_of(tables)
     of_stage = ResponderSettings(
         log=LogSettings(), conversations_table=new_table().name, secret_id="main", secret_prefix=PREFIX,
         queues={"default": {"url": queue.url, "dead_letter_url": dead.url}}, gate_function="gate", event_bus="bus",
@@ -97,6 +97,7 @@ def test_a_request_carries_its_own_keys_and_no_byte_of_anothers(
         patch.setattr(handler, "Secrets", lambda: SimpleNamespace(read=vault.__getitem__))
         patch.setattr(handler, "Functions", lambda: SimpleNamespace(call=lambda *_, **__: holds))
         patch.setattr(handler, "_http", lambda: http)
+        patch.setattr(handler, "EventBus", lambda _name: bus)
         patch.setattr(aws, "client", lambda name, **named: sqs if name == "sqs" else client(name, **named))
         handler._components.cache_clear()
         for number, (tenant, platform, account) in enumerate(requests):
@@ -118,4 +119,5 @@ def test_a_request_carries_its_own_keys_and_no_byte_of_anothers(
             for request, own_keys in zip(http.requests, keys, strict=True):
                 carried = {part.split(">")[0] for part in unquote(request).split("<")[1:]}
                 assert carried == {key.strip("<>") for key in own_keys}
+    assert "<" not in str(bus.published)
     handler._components.cache_clear()

@@ -1,7 +1,7 @@
 """The responder at random: kills and errors at each step, a second run beside one that sleeps, customers who write on.
 
-Whatever happens: no part is sent twice, each batch is answered once, each reply's tool is used, and the history has
-their words in order.
+Whatever happens: no part is sent twice, each batch is answered once, the history has their words in order, each reply's
+tool is used, and each part is published.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT
+from message_buffer.json_object import Json
 from tests.support.responder import HIDDEN_MS, NAME, Tables, World
 
 MAX_STEP = 30
@@ -107,6 +108,12 @@ class Model:
         used_by = {summary for summary, _ in world.buffer.completed}
         assert used_by <= answers if policy == INTERRUPT else used_by == answers
         assert (record.episode_from_ms if record else 0) == max((at for _, at in world.buffer.completed), default=0)
+        told: dict[tuple[str, int], Json] = {}
+        for event in world.events("messages.reply.sent"):
+            assert told.setdefault((event["replyId"], event["at"]), event) == event, "a repeat is not equal"
+        published = [part["text"] for event in told.values() for part in event["parts"]]
+        assert len(published) == len(set(published)), "a part is in two events"
+        assert set(sent) <= set(published), "a part was sent, but not published"
         assert world.plan() is None
         assert not world.dead_lettered
 
@@ -115,6 +122,7 @@ class Model:
 @given(policy=st.sampled_from([DELIVER, DISCARD_AND_MERGE, INTERRUPT]), script=actions)
 @example(policy=DELIVER, script=[("emit",), ("deliver",), ("emit again",), ("emit",), ("emit again",)])
 @example(policy=DELIVER, script=[("emit",), ("fail", 15, "after", True), ("emit",), ("deliver",)])
+@example(policy=DELIVER, script=[("emit",), ("fail", 16, "after", True), ("emit",), ("deliver",)])
 @example(policy=DELIVER, script=[("emit",), ("fail", 6, "after", True), ("emit",), ("deliver",)])
 @example(policy=DISCARD_AND_MERGE, script=[("emit",), ("fail", 10, "after", True), ("emit",), ("sleep", 3)])
 @example(policy=INTERRUPT, script=[("emit",), ("sleep", 6), ("emit",), ("sleep", 10), ("write on",)])

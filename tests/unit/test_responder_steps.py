@@ -9,8 +9,10 @@ import jsonschema
 import pytest
 
 from lambdas.responder.errors import CallBusy, CallRefused
+from lambdas.responder.history import Turn
 from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
-from lambdas.responder.service import MIN_TIME_TO_SEND_MS
+from lambdas.responder.service import MAX_REPLY_BYTES, MIN_TIME_TO_SEND_MS
+from message_buffer.events.event_bus import MAX_ENTRY_BYTES_IN_A_CALL
 from tests.support.responder import NAME, PARTS, Tables, World, event
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
@@ -19,7 +21,7 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
+    "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "publish", "finish",
 ]  # fmt: skip
 
 
@@ -56,6 +58,10 @@ def test_whatever_step_fails_nothing_is_sent_twice_and_all_is_recorded_once(
     assert at_work.turns() == ANSWERED
     assert (at_work.status(), at_work.plan()) == ("reply_sent", None)
     assert not at_work.dead_lettered
+    told, *repeats = at_work.events("messages.reply.sent")
+    assert [part["text"] for part in told["parts"]] == PARTS
+    assert sum(part["messageId"] is None for part in told["parts"]) == unconfirmed
+    assert repeats in ([], [told]), "a repeat is equal"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,70 @@ def test_a_part_is_begun_only_if_there_is_time_to_send_it(world: Callable[..., W
     at_work.time_left_ms = needed_ms
     at_work.deliver()
     assert at_work.sender.sent == PARTS
+
+
+def test_a_reply_is_published_with_all_by_which_it_is_found(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.emit("b-1", 1)
+    at_work.emit("b-2", 2)
+    at_work.run()
+    (event,) = at_work.events("messages.reply.sent")
+    jsonschema.validate(event, json.loads((SCHEMAS / "messages.reply.sent.json").read_text()))
+    assert event == {
+        "version": 1, "replyId": "b-2", "conversationId": NAME, "tenant": "default", "batchIds": ["b-1", "b-2"],
+        "parts": [{"text": PARTS[0], "messageId": "sent-1"}, {"text": PARTS[1], "messageId": "sent-2"}],
+        "at": at_work.now_ms,
+    }  # fmt: skip
+
+
+def test_the_parts_that_were_sent_are_published_even_if_the_turn_is_given_up(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.emit("b-1", 1)
+
+    def refuse(text: str) -> None:
+        if text == PARTS[1]:
+            raise CallRefused("status 400")
+
+    at_work.sender.before_send = refuse
+    at_work.run()
+    assert len(at_work.dead_lettered) == 1
+    assert [each["parts"] for each in at_work.events("messages.reply.sent")] == [
+        [{"text": PARTS[0], "messageId": "sent-1"}]
+    ]
+
+
+def test_each_turn_has_its_ids_times_and_tokens(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.emit("b-1", 1)
+    arrived_ms = at_work.now_ms
+    at_work.now_ms += 700
+
+    def pass_time(_name: object = None) -> None:
+        at_work.now_ms += 1_000
+
+    at_work.assistant.while_asked = at_work.sender.before_send = pass_time
+    at_work.run()
+    record = at_work.table.read(NAME)
+    assert record
+    sent_ms = arrived_ms + 3_700
+    assert record.turns == [
+        Turn("user", QUESTION, arrived_ms, "b-1", ["m-b-1"]),
+        Turn("assistant", "\n".join(PARTS), sent_ms, "b-1", ["sent-1", "sent-2"], "a-model", 11, 7, 3_000),
+    ]
+    assert record.last_reply_id == "b-1"
+    assert at_work.events("messages.reply.sent")[0]["at"] == sent_ms
+
+
+def test_a_reply_longer_than_its_event_may_be_is_cut(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.sender.max_part_characters = 1_000
+    at_work.assistant.says = '"\ud83d' * MAX_REPLY_BYTES
+    at_work.emit("b-1", 1)
+    at_work.run()
+    ((_, detail),) = at_work.bus.published
+    assert len(detail.encode()) < MAX_ENTRY_BYTES_IN_A_CALL
+    assert sum(len(part.encode()) for part in at_work.sender.sent) <= MAX_REPLY_BYTES
+    assert at_work.sender.sent[-1].endswith("[…]")
 
 
 def test_a_batch_that_is_delivered_again_is_answered_once(world: Callable[..., World]) -> None:

@@ -25,12 +25,21 @@ BEGAN_MS = 1_700_000_000_000
 EXPIRES_AT = str(BEGAN_MS // 1_000 + 35 * 86_400)
 
 TURNS = [
-    {"role": "user", "text": "Hey", "at_ms": BEGAN_MS, "batch_id": "b-0"},
-    {"role": "assistant", "text": "\n".join(PARTS), "at_ms": BEGAN_MS, "batch_id": "b-0"},
+    {"role": "user", "text": "Hey", "at_ms": BEGAN_MS, "batch_id": "b-0", "message_ids": ["m-b-0"]},
+    {
+        "role": "assistant",
+        "text": "\n".join(PARTS),
+        "at_ms": BEGAN_MS,
+        "batch_id": "b-0",
+        "message_ids": ["sent-1", "sent-2"],
+        "model": "a-model",
+        "input_tokens": 11,
+        "output_tokens": 7,
+    },
 ]
 QUESTION = [
-    {"role": "user", "text": "Wo ist es, größer?", "at_ms": BEGAN_MS, "batch_id": "b-1"},
-    {"role": "user", "text": "The blue one", "at_ms": BEGAN_MS, "batch_id": "b-2"},
+    {"role": "user", "text": "Wo ist es, größer?", "at_ms": BEGAN_MS, "batch_id": "b-1", "message_ids": ["m-b-1"]},
+    {"role": "user", "text": "The blue one", "at_ms": BEGAN_MS, "batch_id": "b-2", "message_ids": ["m-b-2"]},
 ]
 # While the turn of `b-1` and `b-2` is being answered: its first part is out.
 ITEMS: dict[str, dict[str, Any]] = {
@@ -40,7 +49,7 @@ ITEMS: dict[str, dict[str, Any]] = {
         "inputTokens": {"N": "11"},
         "outputTokens": {"N": "7"},
         "owner": {"S": "owner-2"},
-        "processingMs": {"N": "0"},
+        "lastReplyId": {"S": "b-0"},
         "reason": {"S": ""},
         "rolled": {"N": "0"},
         "turns": {"S": json.dumps(TURNS, ensure_ascii=False)},
@@ -50,12 +59,16 @@ ITEMS: dict[str, dict[str, Any]] = {
     "plan": {
         "expiresAt": {"N": EXPIRES_AT},
         "inputTokens": {"N": "11"},
+        "model": {"S": "a-model"},
         "outputTokens": {"N": "7"},
         "owner": {"S": "owner-2"},
-        "parts": {"S": json.dumps(PARTS)},
+        "parts": {
+            "L": [
+                {"S": json.dumps([PARTS[0], "sent", "sent-3", BEGAN_MS, ""])},
+                {"S": json.dumps([PARTS[1], "planned", "", 0, ""])},
+            ]
+        },
         "question": {"S": json.dumps(QUESTION, ensure_ascii=False)},
-        "states": {"L": [{"S": "sent"}, {"S": "planned"}]},
-        "tools": {"L": [{"S": ""}, {"S": ""}]},
         "withheld": {"S": ""},
     },
 }
@@ -138,7 +151,7 @@ def test_the_end_of_a_turn_fits_a_transaction_even_if_all_turns_leave_the_record
 
 WRITES = [
     lambda table: table.plan(NAME, "first", Plan([]), reply_count=ReplyCount(0, 0), now_ms=BEGAN_MS),
-    lambda table: table.mark(NAME, "first", part=0, state="sending"),
+    lambda table: table.mark(NAME, "first", number=0, part=Part("!", "sending")),
     lambda table: table.finish(
         NAME, "first", Plan([]), record=table.read(NAME), end=End("reply_sent", "", ["b"], 0, BEGAN_MS)
     ),

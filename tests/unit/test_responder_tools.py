@@ -20,7 +20,7 @@ BOTH = {"hand_off": "wants a refund", "finish_task": "asked"}
 STEPS = [
     "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
     "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark",
-    "mark", "call", "mark", "mark", "call", "end_episode", "mark", "finish",
+    "mark", "call", "mark", "mark", "call", "end_episode", "mark", "publish", "finish",
 ]  # fmt: skip
 TOOL = STEPS.index("call")
 
@@ -46,6 +46,8 @@ def test_the_parts_are_sent_and_then_the_tools_are_used_on_this_conversation(wor
     assert at_work.buffer.handed_off == [FOR_A_DAY | {"reason": "wants a refund"}]
     assert at_work.buffer.completed == [("asked", at_ms)]
     assert at_work.turns()[1:] == [("assistant", "\n".join(PARTS))], "what a tool gets was not said to the customer"
+    (event,) = at_work.events("messages.reply.sent")
+    assert [part["text"] for part in event["parts"]] == PARTS
     assert [tool.name for tool in at_work.assistant.prompts[0].tools] == ["hand_off", "finish_task"]
 
 
@@ -64,7 +66,7 @@ def test_whatever_step_fails_each_tool_is_used_at_least_once_and_no_part_is_sent
     assert {each["reason"] for each in at_work.buffer.handed_off} == {"wants a refund"}
     assert len(set(at_work.buffer.completed)) == 1
     assert (at_work.status(), at_work.plan(), at_work.dead_lettered) == ("reply_sent", None, [])
-    assert at_work.bus.published == [], "nothing was withheld"
+    assert at_work.events("messages.reply.withheld") == []
     assert at_work.telemetry.counts.get("UnconfirmedSends", 0) == 0
 
 
@@ -76,6 +78,7 @@ def test_a_reply_may_consist_of_a_tool_alone(world: Callable[..., World]) -> Non
     assert at_work.steps.names.count("call") == 2, "it was killed after the first"
     assert all(900 < len(each["reason"]) <= MAX_REASON_CHARACTERS for each in at_work.buffer.handed_off)
     assert (at_work.sender.sent, at_work.turns()) == ([], [("user", "Where is it?")])
+    assert at_work.bus.published == []
     assert at_work.status() == "reply_sent"
 
 

@@ -6,7 +6,7 @@ from message_buffer.json_object import Json
 SHOWN = (
     "version", "batchId", "conversationId", "tenant", "agent", "generation", "attempt", "messageCount", "bufferedAt",
     "flushReason", "lane", "metadata", "replyUntil", "change", "messageId", "at", "reason", "dropped", "frozen",
-    "leaving", "until", "platform", "queue", "handoff", "traceparent", "code",
+    "leaving", "until", "platform", "queue", "handoff", "traceparent", "code", "replyId", "batchIds",
 )  # fmt: skip
 SHOWN_OF_A_MESSAGE = ("id", "type", "receivedAt", "timestamp", "platform")
 METADATA = (

@@ -81,8 +81,8 @@ def _show_reply(asked: ArrivedEvent, replies: Inbox, view: "View") -> str | None
     view.line("\nThe conversation, as the customer sees it:\n")
     for _, text in FRAGMENTS:
         view.line(f"  {text:>40}")
-    for line in came[0].batch["text"].splitlines():
-        view.line(f"  {line}")
+    for part in came[0].batch["parts"]:
+        view.line(f"  {part['text']}")
     view.line(f"\n  answered  {came[0].at_ms - asked.at_ms} ms after the batch was on the bus")
     return None
 

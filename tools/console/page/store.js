@@ -179,7 +179,7 @@ const IN_WORDS = {
 
 function takeEvent(event) {
   // Batches may be large. The list needs no messages, and a page that is open for days must not grow.
-  state.events.unshift({ ...event, detail: { ...event.detail, messages: null, message: null, text: null } });
+  state.events.unshift({ ...event, detail: { ...event.detail, messages: null, message: null, text: null, parts: null } });
   state.events.length = Math.min(state.events.length, EVENTS_KEPT);
   const chat = state.chats.find((each) => each.conversation && each.conversation === event.conversation);
   if (!chat) return;
@@ -189,7 +189,8 @@ function takeEvent(event) {
     chat.buffer = null;
     add(chat, { ...event, kind: "batch" });
   } else if (event.kind === "messages.reply.sent") {
-    add(chat, { kind: "reply", at: event.at, text: event.detail.text ?? "(hidden)" });
+    const text = event.detail.parts?.map((part) => part.text).join("\n") ?? "(hidden)";
+    add(chat, { kind: "reply", at: event.at, text });
   } else {
     if (event.kind === "messages.buffer.cancelled") {
       chat.buffer = null;
