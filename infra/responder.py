@@ -27,7 +27,8 @@ from .settings_and_defaults import ResponderConfig, StageConfig
 from .stack import StageStack
 from .storage import SecretConstruct, TableConstruct
 
-FORGOTTEN = "messages.conversation.forgotten"
+# The events about a conversation that change what the responder has stored.
+FORGOTTEN, COMPLETED = "messages.conversation.forgotten", "messages.conversation.completed"
 # The most that Lambda accepts of a FIFO queue. Batches of one conversation are one turn, and several conversations are
 # answered at the same time.
 BATCHES_IN_A_RUN = 10
@@ -123,10 +124,12 @@ class ResponderStack(StageStack):
             )
         events.Rule(
             self,
-            "Forgotten",
+            "ConversationChanges",
             event_bus=self.bus,
             event_pattern=events.EventPattern(
-                source=[SOURCE], detail_type=[FORGOTTEN], detail={"tenant": [{"anything-but": [TRIAL_TENANT]}]}
+                source=[SOURCE],
+                detail_type=[FORGOTTEN, COMPLETED],
+                detail={"tenant": [{"anything-but": [TRIAL_TENANT]}]},
             ),
             targets=[targets.LambdaFunction(self.function)],
         )

@@ -307,6 +307,10 @@ class ResponderConfig(Settings):
     """Set it if the AI should answer on some platforms only."""
     typing_indicator: bool = False
     """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
+    tools: tuple[Literal["hand_off", "finish_task"], ...] = ()
+    """What a model of `bedrock` or `openai` may do besides writing: `hand_off` the conversation to people for a day,
+    and `finish_task`, after which it starts without a history (docs/responder.md#tools). Name `hand_off` only
+    if people take over, and tools only if the model knows them: another one refuses each question."""
     max_parallel_batches: Annotated[int, Field(ge=2, le=1_000)] = 100
     """How many runs work on each queue at the same time; a run answers up to ten conversations side by side. Without a
     limit, answers that take minutes could use all of the account's concurrency. Choose 2 in an account whose quota is

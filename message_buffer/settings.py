@@ -220,6 +220,7 @@ class ResponderOptions(NamedTuple):
     channel: str
     allowed_channels: tuple[str, ...]
     typing_indicator: bool
+    tools: tuple[str, ...]
     turn_days: int
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""

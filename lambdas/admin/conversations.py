@@ -11,8 +11,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
 from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import COMPLETED, Initiator, initiated_event
-from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.hand_offs import HandOffs, Initiator
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -216,9 +215,7 @@ class Conversations:
     def complete(self, request: r.CompleteConversation) -> Json:
         """Publish that the conversation's task is done. Return the time."""
         conversation, at_ms = parse_conversation_id(request.conversation), self._clock()
-        initiator = self._initiator(conversation, request.by, None)
-        event = initiated_event(conversation, initiator, at_ms=at_ms, summary=request.summary)
-        self._bus.publish(COMPLETED, event)
+        self._hand_offs.complete(conversation, self._initiator(conversation, request.by, request.summary), at_ms=at_ms)
         return {"at": at_ms}
 
     def _initiator(self, conversation: ConversationId, by: str, reason: str | None) -> Initiator:

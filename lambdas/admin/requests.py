@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS
 from message_buffer.errors import InvalidInput
-from message_buffer.events.hand_off_events import MAX_REASON_CHARACTERS
+from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS
 from message_buffer.limits import MAX_HOLD_MS, MAX_LISTED
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]

@@ -6,8 +6,7 @@ from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operati
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
 from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import COMPLETED, MAX_REASON_CHARACTERS, Initiator, initiated_event
-from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS, HandOffs, Initiator
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
@@ -36,7 +35,6 @@ class Gate:
         # The DynamoDB lane is first, so that a hold reaches it even if Valkey is unavailable and the call fails.
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
         self._hand_offs = HandOffs(self._lanes, bus, takeovers, has_queue=has_queue, clock=clock)
-        self._bus = bus
         self._takeovers = takeovers
         self._clock = clock
 
@@ -114,8 +112,7 @@ class Gate:
         """
         name, now_ms = _conversation(fields, "at", "summary"), self._clock()
         at_ms = _whole(fields, "at", at_most=now_ms) if "at" in fields else now_ms
-        conversation, initiator = parse_conversation_id(name), _initiator(fields, "summary")
-        self._bus.publish(COMPLETED, initiated_event(conversation, initiator, at_ms=at_ms, summary=initiator.reason))
+        self._hand_offs.complete(parse_conversation_id(name), _initiator(fields, "summary"), at_ms=at_ms)
         return {"at": at_ms}
 
 

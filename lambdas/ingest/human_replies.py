@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from lambdas.ingest.preparation import PreparedReply
 from lambdas.ingest.report import Done
 from message_buffer.clock import Clock
-from message_buffer.events.hand_off_events import Initiator
-from message_buffer.events.hand_offs import ANSWER, HandOffs
+from message_buffer.events.hand_offs import ANSWER, HandOffs, Initiator
 from message_buffer.takeovers.takeover import Takeover
 
 # A human agent writes to one customer after the other, so platforms report few human agents' replies at once.

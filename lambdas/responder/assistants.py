@@ -1,7 +1,8 @@
 """The assistants that write a reply. An assistant makes one attempt; the responder may try again later."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from lambdas.responder import trace
 from lambdas.responder.errors import CallBusy, CallRefused
@@ -26,6 +27,38 @@ MAX_LOGGED_STATUS_CHARACTERS = 20
 FUNCTION_REQUEST_VERSION = 1
 
 
+class Tool(NamedTuple):
+    """A tool that an assistant may use at the end of its reply. Its only argument is a text for people. It has no
+    result, so the assistant is called once."""
+
+    name: str
+    does: str
+    argument: str
+    meaning: str
+    field: str
+    """The field of a function's response that has the same effect."""
+
+    @property
+    def schema(self) -> Json:
+        """Return the JSON schema of the arguments. Amazon Nova accepts no other keys in it."""
+        argument = {"type": "string", "description": self.meaning}
+        return {"type": "object", "properties": {self.argument: argument}, "required": [self.argument]}
+
+
+HAND_OFF, FINISH_TASK = "hand_off", "finish_task"
+_TOOLS = (
+    Tool(
+        HAND_OFF, "Hand the conversation to a person, who answers from now on. Also tell the customer that you do so.",
+        "reason", "Why a person is needed, in one sentence for that person.", "handOff",
+    ),
+    Tool(
+        FINISH_TASK, "Record that the customer's task is done. You will not see this conversation's messages again.",
+        "summary", "What was done, in one or two sentences.", "finishTask",
+    ),
+)  # fmt: skip
+TOOLS = {tool.name: tool for tool in _TOOLS}
+
+
 class Prompt(NamedTuple):
     instructions: str
     turns: Sequence[Turn]
@@ -36,17 +69,21 @@ class Prompt(NamedTuple):
     conversation: ConversationId
     batch_ids: Sequence[str]
     """The batches of the question, oldest first."""
+    tools: Sequence[Tool] = ()
+    """The tools that a model is offered."""
 
 
 class Reply(NamedTuple):
     text: str
     input_tokens: int = 0
     output_tokens: int = 0
+    tools: Mapping[str, str] = {}
+    """The arguments of the tools that the assistant uses."""
 
 
 class Assistant(Protocol):
     def answer(self, prompt: Prompt) -> Reply:
-        """Return the reply, whose text is never empty. Raise CallRefused, CallBusy or CallUnconfirmed."""
+        """Return the reply, which has a text or uses a tool. Raise CallRefused, CallBusy or CallUnconfirmed."""
 
 
 class Echo:
@@ -67,6 +104,12 @@ class Bedrock:
         }
         if prompt.instructions:
             request["system"] = [{"text": prompt.instructions}]
+        if prompt.tools:
+            specs = [
+                {"name": tool.name, "description": tool.does, "inputSchema": {"json": tool.schema}}
+                for tool in prompt.tools
+            ]
+            request["toolConfig"] = {"tools": [{"toolSpec": spec} for spec in specs]}
         if header := trace.next_header():
             request["requestMetadata"] = header  # only Bedrock's log of invocations shows it
         # The SDK makes one attempt, because the queue decides when to try again.
@@ -79,7 +122,9 @@ class Bedrock:
         blocks = response.get("output", {}).get("message", {}).get("content", [])
         text = "".join(block.get("text", "") for block in blocks).strip()
         usage = response.get("usage", {})
-        return _reply(text, response.get("stopReason"), usage.get("inputTokens", 0), usage.get("outputTokens", 0))
+        used = {block["toolUse"]["name"]: block["toolUse"]["input"] for block in blocks if "toolUse" in block}
+        tokens = usage.get("inputTokens", 0), usage.get("outputTokens", 0)
+        return _reply(text, response.get("stopReason"), used, tokens)
 
 
 class OpenAi:
@@ -99,14 +144,23 @@ class OpenAi:
         }
         if prompt.instructions:
             request["instructions"] = prompt.instructions
+        if prompt.tools:
+            request["tools"] = [
+                {"type": "function", "name": tool.name, "description": tool.does, "parameters": tool.schema,
+                 "strict": False}
+                for tool in prompt.tools
+            ]  # fmt: skip
         headers = {"Authorization": f"Bearer {self._api_key}"}
         response = self._http.post_json(self._url, request, headers=headers, seconds=prompt.seconds)
-        # The output may also contain reasoning, tool calls and refusals.
-        messages = [item for item in response.get("output") or [] if item.get("type") == "message"]
+        # The output may also contain reasoning and refusals.
+        output = response.get("output") or []
+        messages = [item for item in output if item.get("type") == "message"]
         parts = [part for item in messages for part in item["content"] if part.get("type") == "output_text"]
         text = "".join(part["text"] for part in parts).strip()
         usage = response.get("usage") or {}
-        return _reply(text, response.get("status"), usage.get("input_tokens", 0), usage.get("output_tokens", 0))
+        used = {item["name"]: _arguments(item) for item in output if item.get("type") == "function_call"}
+        tokens = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+        return _reply(text, response.get("status"), used, tokens)
 
 
 class YourFunction:
@@ -131,10 +185,20 @@ class YourFunction:
         if "errorType" in response:
             raise CallBusy(f"the function failed: {str(response['errorType'])[:MAX_LOGGED_STATUS_CHARACTERS]}")
         text = response.get("text")
-        return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), 0, 0)
+        used = {name: response[tool.field] for name, tool in TOOLS.items() if tool.field in response}
+        return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), used)
 
 
-def _reply(text: str, status: object, input_tokens: int, output_tokens: int) -> Reply:
-    if not text:
+def _arguments(item: Json) -> Any:
+    try:
+        return json.loads(item["arguments"])
+    except ValueError:
+        return {}  # the model was cut off, but what it wants to do is known
+
+
+def _reply(text: str, status: object, used: Mapping[str, Any], tokens: tuple[int, int] = (0, 0)) -> Reply:
+    known = [tool for tool in TOOLS.values() if isinstance(used.get(tool.name), dict)]
+    tools = {tool.name: str(used[tool.name].get(tool.argument) or "") for tool in known}
+    if not text and not tools:
         raise CallRefused(f"the assistant returned no text: {str(status)[:MAX_LOGGED_STATUS_CHARACTERS]}")
-    return Reply(text, input_tokens, output_tokens)
+    return Reply(text, *tokens, tools)

@@ -1,4 +1,4 @@
-"""Reads the buffer's events: a batch from an entry of a queue, and the request to forget a conversation."""
+"""Reads the buffer's events: a batch from an entry of a queue, and the events of the bus about a conversation."""
 
 import json
 from collections.abc import Iterator
@@ -19,16 +19,17 @@ _READING_LARGE = BoundedSemaphore(2)
 # A question has at most `max_question_tokens`, which are fewer characters.
 MAX_TEXT_CHARACTERS = 262_144
 DETAIL_TYPE = "messages.batch.ready"
-FORGOTTEN = "messages.conversation.forgotten"
+FORGOTTEN, COMPLETED = "messages.conversation.forgotten", "messages.conversation.completed"
 EVENT_VERSION = 1
 LANES = ("valkey", "dynamodb")
 # The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"
 
 
-class Forgotten(NamedTuple):
-    """The request to erase those batches of a conversation whose last message arrived at or before `at_ms`."""
+class ConversationEvent(NamedTuple):
+    """`FORGOTTEN` or `COMPLETED`: what concerns those batches whose last message arrived at or before `at_ms`."""
 
+    detail_type: str
     conversation: str
     at_ms: int
 
@@ -75,12 +76,11 @@ def read_batch(body: str, objects: ObjectStore) -> Batch:
         )
 
 
-def read_forgotten(event: Json) -> Forgotten:
-    """Return the content of `messages.conversation.forgotten`."""
+def read_conversation_event(event: Json) -> ConversationEvent:
     with _errors_as_malformed():
-        detail = _detail(event, FORGOTTEN)
+        detail = _detail(event, FORGOTTEN, COMPLETED)
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
-        return Forgotten(str(conversation), _require_type(int, detail["at"]))
+        return ConversationEvent(event["detail-type"], str(conversation), _require_type(int, detail["at"]))
 
 
 @contextmanager
@@ -94,9 +94,9 @@ def _errors_as_malformed() -> Iterator[None]:
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
 
 
-def _detail(event: Any, detail_type: str) -> Json:
+def _detail(event: Any, *detail_types: str) -> Json:
     detail: Json = event["detail"]
-    if event["detail-type"] != detail_type or detail["version"] != EVENT_VERSION:
+    if event["detail-type"] not in detail_types or detail["version"] != EVENT_VERSION:
         raise MalformedEvent("the event has another type or version")
     return detail
 

@@ -16,6 +16,9 @@ later write requires this token: as soon as a second run has begun, the first ca
 The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
 tombstone is kept as long as a mark, so that a batch that comes late does not restore the person's words. The next newer
 batch turns the tombstone into a record again. Lists are stored as JSON. All items expire.
+
+If the conversation's task is done, the record contains the end of its last episode. Turns from before stay where they
+are, but the assistant does not receive them.
 """
 
 import json
@@ -42,14 +45,17 @@ and is never sent again.
 
 
 class Part(NamedTuple):
-    """One message to the customer, with its state."""
+    """One message to the customer, or the assistant's use of a tool, with its state."""
 
     text: str
+    """What the customer receives, or the tool's argument."""
     state: str = PLANNED
     message_id: str = ""
     """The provider's id of a sent part, if the channel has returned one."""
     at_ms: int = 0
     """When the part was sent, or the channel was called."""
+    tool: str = ""
+    """The tool's name. A tool is used at least once, so it never becomes `unconfirmed`."""
 
 
 class Plan(NamedTuple):
@@ -75,8 +81,8 @@ class Plan(NamedTuple):
 
     @property
     def sent(self) -> list[Part]:
-        """Return the parts that were sent, or may have been sent, by this run or an earlier one."""
-        return [part for part in self.parts if part.state != PLANNED]
+        """Return the parts that the customer was sent, or may have been sent, by this run or an earlier one."""
+        return [part for part in self.parts if part.state != PLANNED and not part.tool]
 
     @property
     def has_effects(self) -> bool:
@@ -107,6 +113,8 @@ class ConversationRecord(NamedTuple):
     last_reply_id: str
     forgotten_at_ms: int
     """Batches whose last message arrived at or before this time are dropped."""
+    episode_from_ms: int
+    """Batches whose last message arrived at or before this time belong to an earlier episode."""
 
 
 class End(NamedTuple):
@@ -172,6 +180,10 @@ class ConversationsTable(Table):
         settings: Json = _json(item, "settings", {})
         return settings
 
+    def put_tenant_settings(self, tenant: str, settings: Json) -> None:
+        """Replace all settings of the tenant."""
+        self._put("write tenant", {**_key(f"tenant:{tenant}", RECORD), "settings": json.dumps(settings)})
+
     def count_reply(self, tenant: str, *, now_ms: int, at_most: int) -> bool:
         """Count a reply to the tenant's customers. Return False instead if this hour already has `at_most` replies."""
         return self._update(
@@ -181,6 +193,16 @@ class ConversationsTable(Table):
             {"at": _expires_at(now_ms, 1), "one": 1, "most": at_most},
             only_if="attribute_not_exists(#replies) OR #replies < :most",
         ).done
+
+    def end_episode(self, conversation: str, *, at_ms: int, now_ms: int) -> None:
+        """Leave out of later prompts the batches whose last message arrived at or before `at_ms`."""
+        self._update(
+            "end episode",
+            _key(conversation, RECORD),
+            "SET #episodeFrom = :from, #expiresAt = if_not_exists(#expiresAt, :at)",
+            {"from": at_ms, "at": _expires_at(now_ms, self._turn_days)},
+            only_if="attribute_not_exists(#episodeFrom) OR #episodeFrom < :from",
+        )
 
     def older_turns(self, conversation: str, *, limit: int, now_ms: int) -> list[Turn]:
         """Return the newest of the turns that were moved out of the record, in the order in which they were written."""
@@ -349,6 +371,7 @@ def _to_record(item: Item) -> ConversationRecord:
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         last_reply_id=text(item, "lastReplyId"),
         forgotten_at_ms=number(item, "forgottenAt"),
+        episode_from_ms=number(item, "episodeFrom"),
     )
 
 

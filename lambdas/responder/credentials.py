@@ -12,23 +12,20 @@ In each of these objects, `secret` names another secret, whose JSON object has t
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from lambdas.responder.errors import CallRefused
 from message_buffer.aws.cached_secret import KeptSecret, ReadsSecrets
 from message_buffer.clock import Clock, system_clock
 
-# An instance keeps this many of the secrets that the main secret names, those that were used last.
-MAX_SECRETS_KEPT = 1_000
-
 
 class CredentialStore:
-    def __init__(self, secrets: ReadsSecrets, secret_id: str, *, prefix: str = "", clock: Clock = system_clock) -> None:
-        # The main secret may name secrets whose names begin with `prefix`. Without a prefix, it may name none.
+    def __init__(self, secrets: ReadsSecrets, secret_id: str, *, prefix: str, clock: Clock = system_clock) -> None:
+        # The main secret may name secrets whose names begin with `prefix`.
         self._secret = KeptSecret(secrets, secret_id, _parse_object, clock=clock)
         self._prefix = prefix
-        self._named = lru_cache(MAX_SECRETS_KEPT)(lambda name: KeptSecret(secrets, name, _parse_object, clock=clock))
+        self._named = cache(lambda name: KeptSecret(secrets, name, _parse_object, clock=clock))
 
     def of(self, service: str, account: str = "", tenant: str = "") -> Mapping[str, str]:
         """Return the keys for a tenant's request to a service's account, as they were last read.
@@ -46,7 +43,7 @@ class CredentialStore:
         secret = keys.pop("secret", None)
         if secret is None:
             return keys
-        if not self._prefix or not secret.startswith(self._prefix):
+        if not secret.startswith(self._prefix):
             raise CallRefused(f"the responder's secret names {secret}, which does not begin with {self._prefix}")
         named = _texts(self._named(secret).value())
         if not named:

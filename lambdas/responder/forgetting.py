@@ -1,4 +1,4 @@
-"""Forgets a conversation, and runs operators' commands, for which `bufferctl` invokes the function."""
+"""Forgets a conversation, ends an episode, and runs operators' commands, for which `bufferctl` invokes the function."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ from uuid import uuid4
 from lambdas.operations import Operation, Operations
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.history import ASSISTANT, Turn
-from lambdas.responder.tenant_settings import TenantSettingsTable, operations_of
+from lambdas.responder.tenant_settings import operations_of
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
@@ -46,7 +46,7 @@ class OperatorCommands:
 
     def run(self, event: Json, *, request_id: str, time_left_ms: TimeLeft) -> Json:
         operations: dict[str, Operation] = {"history": self._history, "forget": partial(self._forget, time_left_ms)}
-        operations |= operations_of(TenantSettingsTable(self._table.name))
+        operations |= operations_of(self._table)
         return Operations(operations, self._telemetry).answer(event, request_id=request_id)
 
     def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
@@ -60,12 +60,16 @@ class OperatorCommands:
             self._table.end_forget(conversation, owner)
         return ForgetResult(turns, marks, is_erased)
 
+    def end_episode(self, conversation: str, *, at_ms: int) -> None:
+        self._table.end_episode(conversation, at_ms=at_ms, now_ms=self._clock())
+        self._telemetry.info("episode ended", conversation=conversation)
+
     def _history(self, event: Json) -> Json:
         """Return the record's turns, preceded by up to `limit` older ones, with texts only if `texts` is true."""
         conversation = _conversation(event)
         record = self._table.read(conversation)
         if record is None:
-            return {"status": None, "lastReplyId": None, "turns": [], "older": 0}
+            return {"status": None, "lastReplyId": None, "turns": [], "older": 0, "episodeFrom": None}
         limit = event.get("limit", 0)
         if type(limit) is not int or not 0 <= limit <= MAX_OLDER_TURNS_IN_AN_ANSWER:
             raise InvalidInput(f"limit must be a whole number from 0 to {MAX_OLDER_TURNS_IN_AN_ANSWER}.")
@@ -75,6 +79,7 @@ class OperatorCommands:
             "lastReplyId": record.last_reply_id or None,
             "turns": [_shown(turn, texts=event.get("texts") is True) for turn in [*older, *record.turns]],
             "older": record.older_turn_count,
+            "episodeFrom": record.episode_from_ms or None,
         }
 
     def _forget(self, time_left_ms: TimeLeft, event: Json) -> Json:

@@ -18,9 +18,12 @@ from lambdas.responder.batch import Batch
 from lambdas.responder.errors import CallBusy
 from message_buffer.aws.functions import Functions
 from message_buffer.json_object import Json
+from message_buffer.messages.conversation_id import ConversationId
 
 # The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
 MAX_GATE_ANSWER_SECONDS = 6.0
+# The gate refuses a longer reason or summary.
+MAX_REASON_CHARACTERS = 1_000
 DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interrupt"
 
 
@@ -57,21 +60,21 @@ class BufferClient:
 
     def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
         """Return the conversation's newest generation in the batch's lane, and its hold, if any."""
-        fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
-        seen = self._ask(**fields)
+        seen = self.call("gate", batch.conversation, generation=batch.generation, lane=batch.lane)
         return int(seen["current"]), _hold(seen)
 
     def current_hold(self, batch: Batch) -> ActiveHold | None:
         """Return a hold, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
-        return _hold(self._ask(conversation=str(batch.conversation)))
+        return _hold(self.call("gate", batch.conversation))
 
-    def _ask(self, **fields: object) -> Json:
-        event = {"operation": "gate", "by": self._by, **fields}
+    def call(self, operation: str, conversation: ConversationId, **fields: object) -> Json:
+        """Return the result of an operation on the conversation. docs/responder.md lists the operations."""
+        event = {"operation": operation, "by": self._by, "conversation": str(conversation), **fields}
         response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
         if response.get("ok"):
             result: Json = response["result"]
             return result
-        raise CallBusy(f"gate: {response.get('error', {}).get('code', 'failed')}")
+        raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")
 
 
 def _hold(seen: Json) -> ActiveHold | None:

@@ -1,4 +1,4 @@
-"""Lambda entry of the responder: entries of the stage's queues, the request to forget a conversation, or an operator's
+"""Lambda entry of the responder: entries of the stage's queues, the bus's events about a conversation, or an operator's
 `{"operation": …}`."""
 
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from lambdas.responder.assistants import Assistant, Bedrock, Echo, OpenAi, YourFunction
-from lambdas.responder.batch import read_forgotten
+from lambdas.responder.batch import COMPLETED, read_conversation_event
 from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_credential
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
@@ -45,7 +45,7 @@ def _components() -> _Components:
         settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days
     )
     bus = EventBus(settings.event_bus)
-    credentials = CredentialStore(Secrets(), settings.secret_id)
+    credentials = CredentialStore(Secrets(), settings.secret_id, prefix=settings.secret_prefix)
     dead_letter_urls = {queue["url"]: queue["dead_letter_url"] for queue in settings.queues.values()}
     collaborators = Collaborators(
         table=table,
@@ -66,12 +66,12 @@ def _http() -> Http:
     return Http()
 
 
-def _assistant(options: ResponderOptions, credentials: CredentialStore) -> Assistant:
+def _assistant(options: ResponderOptions, credentials: CredentialStore, tenant: str) -> Assistant:
     match options.assistant:
         case "bedrock":
             return Bedrock()
         case "openai":
-            api_key = require_credential(credentials.of("openai"), "apiKey")
+            api_key = require_credential(credentials.of("openai", tenant=tenant), "apiKey")
             return OpenAi(_http(), url=options.assistant_url, api_key=api_key)
         case "echo":
             return Echo()
@@ -85,7 +85,7 @@ def _channel(
     if options.channel == "fake" or to.platform in ("generic", "custom"):
         return fake
     make = CHANNELS.get(to.platform)
-    return make(_http(), credentials.of(to.platform, to.account)) if make else None
+    return make(_http(), credentials.of(to.platform, to.account, to.tenant)) if make else None
 
 
 def handler(event: Json, context: Any) -> Json:
@@ -94,16 +94,19 @@ def handler(event: Json, context: Any) -> Json:
         if "operation" in event:
             return components.commands.run(event, request_id=context.aws_request_id, time_left_ms=time_left_ms)
         if "Records" not in event:
-            return _forget(event, components, time_left_ms)
+            return _change(event, components, time_left_ms)
         answer = partial(components.responder.respond, time_left_ms=time_left_ms)
         return turns.handle(event, answer, queue_urls=components.queue_urls)
     finally:
         components.telemetry.flush()
 
 
-def _forget(event: Json, components: _Components, time_left_ms: Callable[[], int]) -> Json:
-    """Erase a conversation as the event of the bus says. Raise CallBusy if time ran out, so that Lambda repeats it."""
-    conversation, at_ms = read_forgotten(event)
+def _change(event: Json, components: _Components, time_left_ms: Callable[[], int]) -> Json:
+    """End a conversation's episode, or erase the conversation. Raise CallBusy if time ran out: Lambda repeats it."""
+    kind, conversation, at_ms = read_conversation_event(event)
+    if kind == COMPLETED:
+        components.commands.end_episode(conversation, at_ms=at_ms)
+        return {}
     erased = components.commands.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
     components.telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
     if not erased.finished:

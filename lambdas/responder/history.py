@@ -68,6 +68,12 @@ def fit_into_budget(earlier: Sequence[Turn], question: Sequence[Turn], *, max_to
     return [*earlier[first_that_fits([estimate_tokens(turn.text) for turn in earlier], left) :], *question]
 
 
+def of_episode(turns: Sequence[Turn], from_ms: int) -> list[Turn]:
+    """Return the turns of those batches whose last message arrived after `from_ms`."""
+    earlier = {turn.batch_id for turn in turns if turn.role == USER and turn.at_ms <= from_ms}
+    return [turn for turn in turns if turn.batch_id not in earlier]
+
+
 def newest_ids(ids: Sequence[str]) -> Sequence[str]:
     """Return as many of the newest ids as the record keeps of a turn."""
     return ids[first_that_fits([len(each.encode("utf-8", "replace")) for each in ids], MAX_IDS_BYTES) :]

@@ -79,6 +79,11 @@ class OwnedTurn:
         self.table.mark(str(self.conversation), self.owner, number=number, part=parts[number])
         self.plan = self.plan._replace(parts=parts)
 
+    def end_episode(self, at_ms: int, *, now_ms: int) -> None:
+        """Leave out of later prompts the batches whose last message arrived at or before `at_ms`."""
+        self.table.end_episode(str(self.conversation), at_ms=at_ms, now_ms=now_ms)
+        self.record = self.record._replace(episode_from_ms=max(at_ms, self.record.episode_from_ms))
+
     def finish(self, outcome: str, *, now_ms: int, reason: str = "") -> None:
         """Store the turn of the plan, mark its batches, and delete their entries."""
         assert self.plan is not None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from lambdas.responder import history, trace
-from lambdas.responder.assistants import Assistant, Prompt
+from lambdas.responder.assistants import HAND_OFF, TOOLS, Assistant, Prompt
 from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
 from lambdas.responder.conversations_table import (
@@ -28,7 +28,7 @@ from lambdas.responder.conversations_table import (
 )
 from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, MalformedEvent
-from lambdas.responder.gate import DELIVER, ActiveHold, BufferClient, GateCheck, ReplyGate
+from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, ActiveHold, BufferClient, GateCheck, ReplyGate
 from lambdas.responder.history import USER, Turn
 from lambdas.responder.owned_turn import OwnedTurn
 from message_buffer.aws.object_store import ObjectStore
@@ -37,7 +37,7 @@ from message_buffer.consumer import turns
 from message_buffer.consumer.turns import Entry, TryAgain
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.event_bus import EventBus
-from message_buffer.limits import MAX_CALL_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
@@ -70,7 +70,8 @@ class Collaborators(NamedTuple):
     objects: ObjectStore
     buffer: BufferClient
     dead_letters: DeadLetters
-    assistant: Callable[[], Assistant]
+    assistant: Callable[[str], Assistant]
+    """Returns the assistant with the keys of a tenant."""
     channel: Callable[[ConversationId], Channel | None]
     """Returns None if there is no channel for the conversation's platform."""
 
@@ -189,7 +190,7 @@ class Responder:
         """Finish the plan of an earlier run, or else plan a reply to the batches that wait, and finish that."""
         self._drop_outdated_plan(owned)
         for number, part in enumerate(owned.plan.parts if owned.plan else ()):
-            if part.state == SENDING:
+            if part.state == SENDING and not part.tool:
                 self._mark_unconfirmed(owned, number, "the run that sent it ended before the channel answered")
         if not (owned.plan and owned.plan.withheld):
             self._reply(owned)
@@ -243,22 +244,26 @@ class Responder:
                 channel.show_typing(owned.newest.recipient, owned.newest.message_ids[-1])
         owned.require_time(self._options.assistant_seconds * 1_000)
         question, most = self._question(owned), self._options.max_history_tokens
+        earlier = history.of_episode(owned.record.turns, owned.record.episode_from_ms)
         model = str(owned.settings.get("model", self._options.model))
-        reply = self._collaborators.assistant().answer(
+        reply = self._collaborators.assistant(owned.conversation.tenant).answer(
             Prompt(
                 instructions=str(owned.settings.get("instructions", self._options.instructions)),
-                turns=history.alternate(history.fit_into_budget(owned.record.turns, question, max_tokens=most)),
+                turns=history.alternate(history.fit_into_budget(earlier, question, max_tokens=most)),
                 model=model,
                 max_reply_tokens=self._options.max_reply_tokens,
                 seconds=float(self._options.assistant_seconds),
                 conversation=owned.conversation,
                 batch_ids=[turn.batch_id for turn in question],
+                tools=[TOOLS[name] for name in self._options.tools],
             )
         )
         self._telemetry.count("InputTokens", reply.input_tokens)
         self._telemetry.count("OutputTokens", reply.output_tokens)
         texts = split(history.shorten(reply.text, MAX_REPLY_BYTES), channel.max_part_characters)
-        plan = Plan(question, [Part(text) for text in texts], model, reply.input_tokens, reply.output_tokens)
+        parts = [Part(text) for text in texts if text]
+        parts += [Part(history.shorten(said, MAX_REASON_CHARACTERS), tool=name) for name, said in reply.tools.items()]
+        plan = Plan(question, parts, model, reply.input_tokens, reply.output_tokens)
         owned.store(plan, replies=1, now_ms=self._clock())
 
     def _count_for_tenant(self, owned: OwnedTurn) -> bool:
@@ -276,20 +281,41 @@ class Responder:
             raise TryAgain(min(MIN_GATE_PAUSE_SECONDS << (oldest.receives - 1), left_ms // 1_000 + 1))
         return check
 
-    # -- the parts of a reply, each sent at most once ------------------------------------------------
+    # -- the parts of a reply, each sent at most once, and then its tools, each used at least once -----
 
     def _send_parts(self, owned: OwnedTurn, channel: Channel) -> None:
-        """Send the planned parts, until a hold begins or the customer interrupts."""
+        """Send the planned parts and use the tools, until a hold begins or the customer interrupts."""
         assert owned.plan is not None
         for number, part in enumerate(owned.plan.parts):
-            if part.state != PLANNED:
+            if part.state not in (PLANNED, SENDING):
                 continue
-            check = self._pass_gate(owned, parts_sent=number)
-            if check.hold:
-                self._withhold(owned, ON_HOLD, check.hold)
-            if check.hold or check.newer:
-                return
-            self._send(owned, channel, number, part.text)
+            # After the whole text was sent, a tool is used whatever the gate says. A tool that an earlier run has used
+            # may itself be the reason of a hold.
+            if part.state == PLANNED and not (part.tool and number):
+                check = self._pass_gate(owned, parts_sent=number)
+                if check.hold:
+                    self._withhold(owned, ON_HOLD, check.hold)
+                if check.hold or check.newer:
+                    return
+            if part.tool:
+                self._use_tool(owned, number, part)
+            else:
+                self._send(owned, channel, number, part.text)
+
+    def _use_tool(self, owned: OwnedTurn, number: int, part: Part) -> None:
+        assert owned.plan is not None
+        owned.require_time(MIN_TIME_TO_SEND_MS)
+        owned.mark(number, SENDING)
+        said = {TOOLS[part.tool].argument: part.text} if part.text else {}
+        if part.tool == HAND_OFF:
+            # Without an end, people who forget to hand the conversation back would silence the AI for ever.
+            self._collaborators.buffer.call("conversation.handoff", owned.conversation, holdMs=MAX_HOLD_MS, **said)
+        else:
+            at_ms = max(turn.at_ms for turn in owned.plan.question)
+            self._collaborators.buffer.call("conversation.complete", owned.conversation, at=at_ms, **said)
+            owned.end_episode(at_ms, now_ms=self._clock())
+        owned.mark(number, SENT)
+        self._telemetry.info("tool used", tool=part.tool, **_ids(owned))
 
     def _send(self, owned: OwnedTurn, channel: Channel, number: int, text: str) -> None:
         """Send a planned part. If the channel raises CallBusy or CallRefused, mark the part as planned again."""

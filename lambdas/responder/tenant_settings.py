@@ -1,23 +1,20 @@
 """The settings of a tenant's conversations, which operators read and replace. They override the stage's settings."""
 
-import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from lambdas.operations import Operation
-from message_buffer.aws.dynamodb import Table, text
+from lambdas.responder.conversations_table import ConversationsTable
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import PLATFORM_NAMES
 
 MAX_TENANT_CHARACTERS = 128
 # Every prompt contains the instructions. An item of the table has at most 400 KB.
-MAX_INSTRUCTIONS_CHARACTERS = 32_000
-MAX_MODEL_CHARACTERS = 2_048
+MAX_SETTING_CHARACTERS = 32_000
 
 
-def _is_text(most: int, value: Any) -> bool:
+def _is_text(value: Any, most: int = MAX_SETTING_CHARACTERS) -> bool:
     return isinstance(value, str) and 0 < len(value) <= most
 
 
@@ -25,38 +22,24 @@ def _are_platforms(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(each in PLATFORM_NAMES for each in value)
 
 
+TEXT = (_is_text, f"a text of 1 to {MAX_SETTING_CHARACTERS} characters")
 # The settings: what checks a value, and what a value that it refuses should be.
 CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "projectStatus": (lambda value: value in ("active", "inactive"), "active or inactive"),
     "allowedChannels": (_are_platforms, f"a list of one or more of: {', '.join(PLATFORM_NAMES)}"),
-    "instructions": (
-        partial(_is_text, MAX_INSTRUCTIONS_CHARACTERS),
-        f"a text of 1 to {MAX_INSTRUCTIONS_CHARACTERS} characters",
-    ),
-    "model": (partial(_is_text, MAX_MODEL_CHARACTERS), f"a text of 1 to {MAX_MODEL_CHARACTERS} characters"),
+    "instructions": TEXT,
+    "model": TEXT,
 }
 
 
-class TenantSettingsTable(Table):
-    """The items of tenants in the table of conversations."""
-
-    def read(self, tenant: str) -> Json:
-        settings: Json = json.loads(text(self._get("read tenant", _key(tenant)), "settings") or "{}")
-        return settings
-
-    def put(self, tenant: str, settings: Json) -> None:
-        """Replace all settings of the tenant."""
-        self._put("write tenant", _key(tenant) | {"settings": json.dumps(settings)})
-
-
-def operations_of(table: TenantSettingsTable) -> Mapping[str, Operation]:
+def operations_of(table: ConversationsTable) -> Mapping[str, Operation]:
     def get(event: Json) -> Json:
         tenant = _tenant(event)
-        return {"tenant": tenant, "settings": table.read(tenant)}
+        return {"tenant": tenant, "settings": table.tenant_settings(tenant)}
 
     def replace(event: Json) -> Json:
         tenant, settings = _tenant(event), check_settings(event.get("settings"))
-        table.put(tenant, settings)
+        table.put_tenant_settings(tenant, settings)
         return {"tenant": tenant, "settings": settings}
 
     return {"tenant.settings.get": get, "tenant.settings.set": replace}
@@ -67,11 +50,8 @@ def check_settings(given: Any) -> Json:
     if not isinstance(given, dict):
         raise InvalidInput("settings must be a JSON object.")
     problems = [f"{name} is unknown here; valid: {', '.join(CHECKS)}." for name in given if name not in CHECKS]
-    problems += [
-        f"{name} must be {wanted}."
-        for name, (is_valid, wanted) in CHECKS.items()
-        if name in given and not is_valid(given[name])
-    ]
+    checks = ((name, *CHECKS[name]) for name in CHECKS if name in given)
+    problems += [f"{name} must be {wanted}." for name, is_valid, wanted in checks if not is_valid(given[name])]
     if problems:
         raise InvalidInput(" ".join(problems))
     return given
@@ -79,10 +59,6 @@ def check_settings(given: Any) -> Json:
 
 def _tenant(event: Json) -> str:
     tenant = event.get("tenant")
-    if not _is_text(MAX_TENANT_CHARACTERS, tenant):
+    if not _is_text(tenant, MAX_TENANT_CHARACTERS):
         raise InvalidInput(f"tenant must be a text of 1 to {MAX_TENANT_CHARACTERS} characters.")
     return str(tenant)
-
-
-def _key(tenant: str) -> dict[str, str]:
-    return {"id": f"tenant:{tenant}", "part": "!"}

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from message_buffer.events.batch_ready import message_fields
-from message_buffer.events.hand_off_events import conversation_event
+from message_buffer.events.event_bus import conversation_event
 from message_buffer.lanes.outcomes import AlreadyCancelled, BufferCancelled, LaneName
 from message_buffer.messages.changes import Change, Deleted, Edited, Failed, Reacted
 from message_buffer.messages.conversation_id import ConversationId

@@ -1,9 +1,12 @@
 """Publishes events on the event bus."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import to_json
+from message_buffer.messages.conversation_id import ConversationId
 
 # One call to EventBridge accepts at most this many entries. Some emulators also limit a call's bytes.
 MAX_ENTRIES_IN_A_CALL = 10
@@ -11,6 +14,7 @@ MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 SOURCE = "message-buffer"
 # EventBridge counts this many bytes for an entry's time, even if the entry has none.
 TIME_BYTES = 14
+EVENT_VERSION = 1
 
 
 class EventBus:
@@ -39,6 +43,20 @@ class EventBus:
             if response.get("FailedEntryCount"):
                 codes = [entry["ErrorCode"] for entry in response["Entries"] if "ErrorCode" in entry]
                 raise SendFailed(f"put event: {codes[0] if codes else 'refused'}")
+
+
+def conversation_event(conversation: ConversationId, agent: str | None, at_ms: int, fields: dict[str, Any]) -> str:
+    """Return an event about a conversation, with the fields that all of them have."""
+    event = {
+        "version": EVENT_VERSION,
+        "conversationId": str(conversation),
+        "tenant": conversation.tenant,
+        **({} if agent is None else {"agent": agent}),
+        **fields,
+        "at": at_ms,
+        "metadata": {"platform": conversation.platform},
+    }
+    return to_json(event).decode()
 
 
 def _calls(detail_type: str, details: Sequence[str]) -> Iterator[list[str]]:

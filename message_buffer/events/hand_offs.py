@@ -1,4 +1,4 @@
-"""Hands conversations to people and back, and publishes both.
+"""Hands conversations to people and back, and publishes both, as well as the end of a task.
 
 In a stage with a queue `handoff`, a hand-off is a mark, which sends the batches to that queue. In another stage it is a
 hold of people. The table of takeovers remembers each hand-off, so that its beginning and its end are published at least
@@ -6,11 +6,11 @@ once, and seldom more often.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
-from message_buffer.events.event_bus import EventBus
-from message_buffer.events.hand_off_events import HANDED_BACK, HANDED_OFF, Initiator, initiated_event
+from message_buffer.events.event_bus import EventBus, conversation_event
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import NO_END_MS, Holder
 from message_buffer.lanes.lane import Lane
@@ -20,6 +20,11 @@ from message_buffer.rules.queues import HANDOFF
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 
+HANDED_OFF = "messages.conversation.handed_off"
+HANDED_BACK = "messages.conversation.handed_back"
+COMPLETED = "messages.conversation.completed"
+# The reason of a hand-off, or the summary of a task, has at most this many characters.
+MAX_REASON_CHARACTERS = 1_000
 # A human agent's answer begins a hand-off with this cause.
 ANSWER = "answer"
 # Try to save a takeover this many times. A save fails only if another request changes the same conversation's takeover
@@ -28,6 +33,20 @@ MAX_SAVES_OF_A_TAKEOVER = 5
 # The holds that a hand-back ends: the holder, and the cause if only one is meant. A hold of a stage that had no queue
 # `handoff` yet is among them.
 HANDED_OFF_HOLDS: Sequence[tuple[Holder, str | None]] = (("handoff", None), ("people", ANSWER), ("people", HANDOFF))
+
+
+class Initiator(NamedTuple):
+    """Names the cause of a hand-off, of its end, or of a completed task, and what the event says of it."""
+
+    cause: str
+    """`answer` (of a human agent, on the platform), `operator`, or the name that a consumer gave."""
+    by: str | None = None
+    """The name that the caller claims to have. None if a human agent has answered."""
+    reason: str | None = None
+    message_id: str | None = None
+    """The platform's id of the human agent's answer."""
+    agent: str | None = None
+    """The AI agent that serves the account, if the rules name one."""
 
 
 class HandOffs:
@@ -57,12 +76,8 @@ class HandOffs:
                 f"This stage has no queue handoff, so a hand-off is a hold, and needs an end within "
                 f"{MAX_HOLD_MS // HOUR_MS} h."
             )
-
-        def after(takeover: Takeover, now_ms: int) -> Takeover:
-            until_ms = NO_END_MS if hold_ms is None else min(now_ms + hold_ms, NO_END_MS)
-            return takeover.after_hand_off(until_ms=until_ms, now_ms=now_ms)
-
-        takeover = self.change(conversation, after)
+        until_ms = NO_END_MS if hold_ms is None else min(self._clock() + hold_ms, NO_END_MS)
+        takeover = self.change(conversation, lambda each, now_ms: each.after_hand_off(until_ms=until_ms, now_ms=now_ms))
         self.apply(conversation, takeover, initiator)
         return _shown(takeover.until_ms)
 
@@ -89,11 +104,8 @@ class HandOffs:
         for lane in self._lanes:
             lane.hold_buffer(name, holder=holder, cause=cause, hold_ms=hold_ms)
         if not takeover.is_published:
-            event = initiated_event(
-                conversation, initiator, at_ms=takeover.began_at_ms, reason=initiator.reason,
-                messageId=initiator.message_id, until=_shown(takeover.until_ms),
-            )  # fmt: skip
-            self._bus.publish(HANDED_OFF, event)
+            about = {"messageId": initiator.message_id, "until": _shown(takeover.until_ms)}
+            self._publish(HANDED_OFF, conversation, initiator, takeover.began_at_ms, reason=initiator.reason, **about)
         if self._table.mark_published(name, began_at_ms=takeover.began_at_ms):
             return not takeover.is_published
         if not self._table.read(name).is_on(self._clock()):
@@ -111,23 +123,28 @@ class HandOffs:
     ) -> tuple[list[o.ResumeOutcome], bool]:
         """End these holds, and with them a hand-off. Return (the outcomes lane by lane, True if a hand-off has ended).
 
-        The end of a hand-off is published. If that failed, another call publishes it.
+        The end of a hand-off is published first, so that a caller who repeats a failed call publishes it.
         """
-        name = str(conversation)
-        # End the takeover first, or a late delivery of a human agent's earlier reply could begin the hand-off again.
-        takeover = self.change(conversation, Takeover.after_hand_back)
+        name, at_ms = str(conversation), self._clock()
+        takeover = self._table.read(name)
+        if takeover.is_on(at_ms):
+            about = {"reason": initiator.reason, "handedOffAt": takeover.began_at_ms}
+            self._publish(HANDED_BACK, conversation, initiator, at_ms, **about)
+        # End the takeover before the holds, or a late delivery of a human agent's earlier reply could begin them again.
+        self.change(conversation, Takeover.after_hand_back)
         outcomes = [
             [lane.resume_buffer(name, holder=holder, cause=cause) for holder, cause in holds][-1]
             for lane in self._lanes
         ]
-        if takeover.is_published:
-            event = initiated_event(
-                conversation, initiator, at_ms=takeover.resumed_at_ms, reason=initiator.reason,
-                handedOffAt=takeover.began_at_ms,
-            )  # fmt: skip
-            self._bus.publish(HANDED_BACK, event)
-            self._table.mark_handed_back(name, began_at_ms=takeover.began_at_ms)
-        return outcomes, takeover.is_published
+        return outcomes, takeover.is_on(at_ms)
+
+    def complete(self, conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> None:
+        """Publish that the conversation's task is done, with the messages that arrived until `at_ms`."""
+        self._publish(COMPLETED, conversation, initiator, at_ms, summary=initiator.reason)
+
+    def _publish(self, kind: str, to: ConversationId, initiator: Initiator, at_ms: int, **fields: Any) -> None:
+        about = {"cause": initiator.cause, "by": initiator.by, **fields}
+        self._bus.publish(kind, conversation_event(to, initiator.agent, at_ms, about))
 
 
 def _shown(until_ms: int) -> int | None:

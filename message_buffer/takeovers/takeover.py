@@ -28,7 +28,7 @@ class Takeover(NamedTuple):
     reply_ids: Sequence[str] = ()
     """Digests of the ids of the latest replies."""
     is_published: bool = False
-    """True if the takeover was published and its end was not, which is still to be done if `until_ms` is 0."""
+    """True if the takeover was published."""
 
     def is_on(self, now_ms: int) -> bool:
         return self.until_ms > now_ms
@@ -55,13 +55,7 @@ class Takeover(NamedTuple):
 
     def after_hand_back(self, now_ms: int) -> "Takeover":
         """Return the state after the takeover has ended, from which replies from before `now_ms` have no effect."""
-        is_unpublished = self.is_published and not self.until_ms
-        return self._replace(
-            version=self.version + 1,
-            until_ms=0,
-            resumed_at_ms=now_ms,
-            is_published=self.is_on(now_ms) or is_unpublished,
-        )
+        return self._replace(version=self.version + 1, until_ms=0, resumed_at_ms=now_ms)
 
     def _begun(self, began_at_ms: int, until_ms: int, *, continues: bool) -> "Takeover":
         return self._replace(

@@ -45,11 +45,6 @@ class TakeoversTable(Table):
         values: Values = {"true": 1, "began": began_at_ms, "zero": 0}
         return self._update("mark takeover", _key(conversation), do, values, only_if=only_if).done
 
-    def mark_handed_back(self, conversation: str, *, began_at_ms: int) -> None:
-        """Record that the end of the takeover was published, unless a new one has begun."""
-        only_if, values = "#began_at = :began AND #until = :zero", {"began": began_at_ms, "zero": 0}
-        self._update("mark takeover", _key(conversation), "SET #published = :zero", values, only_if=only_if)
-
     def count_hand_off(self, now_ms: int) -> bool:
         """Count a hand-off by a consumer. Return False instead if this hour already has as many as it may."""
         return self._update(

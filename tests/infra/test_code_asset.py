@@ -36,8 +36,6 @@ def asset(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 # Only a stage with doors imports these, at the first webhook of a door, since they would make each cold start longer.
 IMPORTED_LATER = {"lambdas/ingest/platforms/custom.py", "message_buffer/rules/door_reading.py"}
-# Only consumers outside this product import these.
-FOR_CONSUMERS = {"message_buffer/consumer/marks.py"}
 
 
 def test_every_module_of_the_asset_is_imported_by_a_handler(asset: set[str]) -> None:
@@ -48,8 +46,8 @@ def test_every_module_of_the_asset_is_imported_by_a_handler(asset: set[str]) -> 
         capture_output=True, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
     imported = {Path(path).relative_to(ROOT).as_posix() for path in run.stdout.splitlines()}
-    assert {name for name in asset if name.endswith(".py")} == imported | IMPORTED_LATER | FOR_CONSUMERS
-    assert not imported & (IMPORTED_LATER | FOR_CONSUMERS)
+    assert {name for name in asset if name.endswith(".py")} == imported | IMPORTED_LATER
+    assert not imported & IMPORTED_LATER
 
 
 def test_beside_the_modules_the_asset_holds_the_scripts_and_nothing_else(asset: set[str]) -> None:

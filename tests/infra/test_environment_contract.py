@@ -19,7 +19,7 @@ from lambdas.responder.owned_turn import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
 from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED
-from message_buffer.events.hand_off_events import COMPLETED, HANDED_BACK, HANDED_OFF
+from message_buffer.events.hand_offs import COMPLETED, HANDED_BACK, HANDED_OFF
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rules_and_defaults import RuleLayer
@@ -159,4 +159,5 @@ def test_each_function_is_told_of_the_queues_in_the_order_of_the_settings(functi
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert responder.FORGOTTEN == FORGOTTEN == responder_batch.FORGOTTEN
+    assert responder.COMPLETED == COMPLETED == responder_batch.COMPLETED
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES

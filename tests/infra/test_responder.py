@@ -46,11 +46,11 @@ def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Call
     assert "MessageBuffer-" + stage + "-Responder" not in imports, "nothing above depends on it"
 
 
-def test_of_the_bus_it_gets_what_it_has_to_forget_and_nothing_of_trials(template: Template) -> None:
+def test_of_the_bus_it_gets_what_changes_its_conversations_and_nothing_of_trials(template: Template) -> None:
     rule = _one(template, "AWS::Events::Rule")["Properties"]
     assert rule["EventPattern"] == {
         "source": ["message-buffer"],
-        "detail-type": ["messages.conversation.forgotten"],
+        "detail-type": ["messages.conversation.forgotten", "messages.conversation.completed"],
         "detail": {"tenant": [{"anything-but": [TRIAL_TENANT]}]},
     }
 
@@ -115,6 +115,7 @@ def test_the_function_that_writes_the_replies_may_be_called(synthesize: Callable
         ({"responder": {"assistant": "bedrock"}}, "model is needed"),
         ({"responder": {"assistant": {"function": "my-agent"}}}, "responder.assistant"),
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
+        ({"responder": {"tools": ["refund"]}}, "finish_task"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),
         (

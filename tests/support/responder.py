@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lambdas.responder.assistants import Prompt, Reply
-from lambdas.responder.batch import FORGOTTEN, Batch
+from lambdas.responder.batch import Batch
 from lambdas.responder.channels import Channel
 from lambdas.responder.conversations_table import ConversationsTable, Plan
 from lambdas.responder.dead_letters import DeadLetters
@@ -55,6 +55,7 @@ OPTIONS = ResponderOptions(
     channel="platform",
     allowed_channels=(),
     typing_indicator=False,
+    tools=(),
     outbox_days=35,
     turn_days=365,
 )
@@ -132,10 +133,13 @@ class FakeAssistant:
         self.while_asked: Callable[[], None] = lambda: None
         self.says = ANSWER
 
+        self.uses: dict[str, str] = {}
+        """The arguments of the tools that it uses."""
+
     def answer(self, prompt: Prompt) -> Reply:
         self.prompts.append(prompt)
         self.while_asked()
-        return Reply(self.says, 11, 7)
+        return Reply(self.says, 11, 7, self.uses)
 
     @property
     def last_prompt(self) -> list[tuple[str, str]]:
@@ -151,6 +155,18 @@ class FakeBuffer(BufferClient):
         self.window_generation = 1
         self.others: ActiveHold | None = None
         """A hold by people or by a consumer, or the mark of a hand-off."""
+        self.handed_off: list[Json] = []
+        self.completed: list[tuple[str, int]] = []
+        """The summaries, with the times."""
+
+    def call(self, operation: str, conversation: ConversationId, **fields: Any) -> Json:
+        match operation:
+            case "conversation.handoff":
+                self.handed_off.append({"conversation": str(conversation), **fields})
+                self.others = ActiveHold("handoff", "responder", self._clock() + fields["holdMs"])
+            case "conversation.complete":
+                self.completed.append((fields["summary"], fields["at"]))
+        return {}
 
     def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
         return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)
@@ -197,7 +213,7 @@ class World:
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
                 dead_letters=DeadLetters({self.queue.url: self.dead.url}),
-                assistant=lambda: self.steps.around(self.assistant),
+                assistant=lambda _tenant: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),
             OPTIONS._replace(**options),
@@ -305,10 +321,10 @@ def event(
     return json.dumps({"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail})
 
 
-def forgotten_event(at_ms: int) -> Json:
-    """Return the event by which the bus says that the conversation is to be forgotten."""
+def conversation_event(detail_type: str, at_ms: int) -> Json:
+    """Return an event by which the bus says that the conversation is to be forgotten, or that its task is done."""
     detail = {"version": 1, "conversationId": NAME, "at": at_ms}
-    return {"source": "message-buffer", "detail-type": FORGOTTEN, "detail": detail}
+    return {"source": "message-buffer", "detail-type": detail_type, "detail": detail}
 
 
 def tables(client: Any) -> Tables:

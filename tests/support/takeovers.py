@@ -38,12 +38,6 @@ class FakeTakeovers(TakeoversTable):
         self.states[conversation] = found._replace(is_published=True)
         return True
 
-    def mark_handed_back(self, conversation: str, *, began_at_ms: int) -> None:
-        self._called("mark_handed_back")
-        found = self.states.get(conversation, Takeover())
-        if found.began_at_ms == began_at_ms and not found.until_ms:
-            self.states[conversation] = found._replace(is_published=False)
-
     def count_hand_off(self, now_ms: int) -> bool:
         hour = now_ms // HOUR_MS
         if self.begun[hour] >= takeovers_table.MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.responder import channels, trace
-from lambdas.responder.assistants import Assistant, Bedrock, OpenAi, Prompt, YourFunction
+from lambdas.responder.assistants import TOOLS, Assistant, Bedrock, OpenAi, Prompt, Reply, YourFunction
 from lambdas.responder.channels import (
     CHANNELS,
     Channel,
@@ -343,7 +343,7 @@ def test_openai_is_asked_by_its_responses_api_and_keeps_nothing(
     server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
     server.answer = (200, OPENAI_ANSWER)
-    assert assistant("openai").answer(PROMPT) == ("It left today.", 30, 5)
+    assert assistant("openai").answer(PROMPT) == Reply("It left today.", 30, 5)
     (request,) = server.requests
     assert (request.path, request.headers["Authorization"]) == ("/v1/responses", BEARER)
     assert request.json == {
@@ -357,7 +357,7 @@ def test_openai_is_asked_by_its_responses_api_and_keeps_nothing(
 
 def test_bedrock_is_asked_by_its_converse_api(server: WebServer, assistant: Callable[[str], Assistant]) -> None:
     server.answer = (200, BEDROCK_ANSWER)
-    assert assistant("bedrock").answer(PROMPT) == ("It left today.", 30, 5)
+    assert assistant("bedrock").answer(PROMPT) == Reply("It left today.", 30, 5)
     (request,) = server.requests
     assert request.path == "/model/a-model/converse"
     assert "AWS4-HMAC-SHA256" in request.headers["Authorization"]
@@ -408,6 +408,67 @@ def test_an_empty_answer_is_refused(
         assistant(name).answer(PROMPT)
 
 
+OFFERED = PROMPT._replace(tools=list(TOOLS.values()))
+REASON = {
+    "type": "object",
+    "properties": {"reason": {"type": "string", "description": TOOLS["hand_off"].meaning}},
+    "required": ["reason"],
+}
+
+
+def with_tools(name: str, text: str, **used: Any) -> dict[str, Any]:
+    """Return the service's documented response with a text, if any, and uses of tools."""
+    if name == "bedrock":
+        blocks: list[Any] = [{"text": text}] if text else []
+        blocks += [{"toolUse": {"toolUseId": "t-1", "name": tool, "input": each}} for tool, each in used.items()]
+        return {**BEDROCK_ANSWER, "output": {"message": {"role": "assistant", "content": blocks}}}
+    calls = [{"type": "function_call", "call_id": "c-1", "name": tool, "arguments": each if isinstance(each, str)
+              else json.dumps(each)} for tool, each in used.items()]  # fmt: skip
+    said = [{"type": "message", "content": [{"type": "output_text", "text": text}]}] if text else []
+    return {**OPENAI_ANSWER, "output": [*said, *calls]}
+
+
+def test_a_model_is_offered_the_stages_tools(server: WebServer, assistant: Callable[[str], Assistant]) -> None:
+    description = TOOLS["hand_off"].does
+    server.answer = (200, OPENAI_ANSWER)
+    assistant("openai").answer(OFFERED)
+    server.answer = (200, BEDROCK_ANSWER)
+    assistant("bedrock").answer(OFFERED)
+    of_openai, of_bedrock = (request.json for request in server.requests)
+    assert [tool["name"] for tool in of_openai["tools"]] == ["hand_off", "finish_task"]
+    assert of_openai["tools"][0] == {
+        "type": "function", "name": "hand_off", "description": description, "parameters": REASON, "strict": False,
+    }  # fmt: skip
+    assert len(of_bedrock["toolConfig"]["tools"]) == 2
+    assert of_bedrock["toolConfig"]["tools"][0] == {
+        "toolSpec": {"name": "hand_off", "description": description, "inputSchema": {"json": REASON}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "used", "tools"),
+    [
+        ("A person comes.", {"hand_off": {"reason": "a refund"}}, {"hand_off": "a refund"}),
+        ("", {"finish_task": {"summary": "asked"}}, {"finish_task": "asked"}),
+        ("", {"hand_off": {"reason": "r"}, "finish_task": {}}, {"hand_off": "r", "finish_task": ""}),
+        ("Hey", {"hand_off": {"reason": None}, "another": {}}, {"hand_off": ""}),
+    ],
+)
+@pytest.mark.parametrize("name", ["bedrock", "openai"])
+def test_a_model_uses_tools_with_or_without_a_text(
+    name: str, text: str, used: Any, tools: Any, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, with_tools(name, text, **used))
+    assert assistant(name).answer(OFFERED) == Reply(text, 30, 5, tools)
+
+
+def test_a_call_that_was_cut_off_hands_the_conversation_off_all_the_same(
+    server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, with_tools("openai", "", hand_off='{"reason": "a re'))
+    assert assistant("openai").answer(OFFERED).tools == {"hand_off": ""}
+
+
 class FakeFunctions(Functions):
     def __init__(self, response: dict[str, Any]) -> None:
         super().__init__()
@@ -431,6 +492,13 @@ def test_a_function_gets_the_turn_and_the_history_and_returns_the_text() -> None
         "instructions": "Be kind.",
     }
     assert functions.calls == [("arn:aws:lambda:1", request, SECONDS)]
+
+
+def test_a_function_hands_the_conversation_off_or_finishes_its_task_by_a_field() -> None:
+    response = {"text": "Bye.", "handOff": {"reason": "a refund"}, "finishTask": {"summary": "asked"}}
+    reply = YourFunction(FakeFunctions(response), "arn").answer(PROMPT)
+    assert reply == Reply("Bye.", tools={"hand_off": "a refund", "finish_task": "asked"})
+    assert YourFunction(FakeFunctions({"handOff": {}}), "arn").answer(PROMPT) == Reply("", tools={"hand_off": ""})
 
 
 class DocumentedFunction(Functions):
@@ -472,6 +540,7 @@ def test_the_function_on_the_page_answers_a_turn() -> None:
         ({"text": " ", "reason": "not allowed"}, CallRefused, "not allowed"),
         ({}, CallRefused, "None"),
         ({"text": ["?"]}, CallRefused, "None"),
+        ({"handOff": "now", "finishTask": None}, CallRefused, "None"),
     ],
 )
 def test_a_function_that_fails_is_called_again_and_one_without_a_text_refuses(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from lambdas.responder import handler
-from lambdas.responder.batch import read_forgotten
+from lambdas.responder.batch import FORGOTTEN, read_conversation_event
 from lambdas.responder.conversations_table import DAY_SECONDS
 from lambdas.responder.errors import CallBusy, MalformedEvent
 from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
 from message_buffer.aws import clients as aws
-from tests.support.responder import NAME, OPTIONS, Tables, World, event, forgotten_event
+from tests.support.responder import NAME, OPTIONS, Tables, World, conversation_event, event
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_the_event_of_the_bus_erases_and_fails_until_it_is_finished(
     answered(world)
     parts: Any = SimpleNamespace(commands=world.commands, telemetry=world.telemetry)
     monkeypatch.setattr(handler, "_components", lambda: parts)
-    event = forgotten_event(world.now_ms)
+    event = conversation_event(FORGOTTEN, world.now_ms)
     with pytest.raises(CallBusy):
         handler.handler(event, Context(MIN_TIME_TO_ERASE_MS))
     assert handler.handler(event, Context(60_000)) == {}
@@ -172,7 +172,7 @@ def test_the_event_of_the_bus_erases_and_fails_until_it_is_finished(
 @pytest.mark.parametrize("detail", [{"version": 2}, {"version": 1, "conversationId": "c", "at": 1}, 5])
 def test_an_event_that_cannot_be_read_is_refused(detail: object) -> None:
     with pytest.raises(MalformedEvent):
-        read_forgotten({**forgotten_event(1), "detail": detail})
+        read_conversation_event({**conversation_event(FORGOTTEN, 1), "detail": detail})
 
 
 # -- what is kept no longer than the stage says ----------------------------------------------------

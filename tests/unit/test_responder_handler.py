@@ -292,7 +292,7 @@ def test_a_gate_that_refuses_is_asked_again_later() -> None:
 def test_credentials_are_kept_for_a_while_and_an_old_answer_is_better_than_none() -> None:
     now_ms = 0
     secrets = FakeSecrets(json.dumps({"whatsapp": {"accessToken": "one", "accounts": {"7": {"accessToken": "two"}}}}))
-    store = CredentialStore(secrets, "the-secret", clock=lambda: now_ms)
+    store = CredentialStore(secrets, "the-secret", prefix="-", clock=lambda: now_ms)
     assert store.of("whatsapp", "6") == {"accessToken": "one"}
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert store.of("telegram", "bot") == {}
@@ -303,7 +303,7 @@ def test_credentials_are_kept_for_a_while_and_an_old_answer_is_better_than_none(
 
 
 def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() -> None:
-    credentials = CredentialStore(FakeSecrets(json.dumps({"telegram": {"botToken": "t"}})), "the-secret")
+    credentials = CredentialStore(FakeSecrets(json.dumps({"telegram": {"botToken": "t"}})), "the-secret", prefix="-")
     fake: Any = SimpleNamespace()
 
     def of(platform: str, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """The responder at random: kills and errors at each step, a second run beside one that sleeps, customers who write on.
 
-Whatever happens: no part is sent twice, each batch is answered once, the history has their words in order, and each
-part is published.
+Whatever happens: no part is sent twice, each batch is answered once, the history has their words in order, each reply's
+tool is used, and each part is published.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT
 from message_buffer.json_object import Json
 from tests.support.responder import HIDDEN_MS, NAME, Tables, World
 
-MAX_STEP = 24
+MAX_STEP = 30
 
 failures = st.tuples(st.just("fail"), st.integers(0, MAX_STEP), st.sampled_from(["before", "after"]), st.booleans())
 sleeps = st.tuples(st.just("sleep"), st.integers(0, MAX_STEP))
@@ -41,6 +41,7 @@ class Model:
         def say() -> None:
             number = next(numbers)
             world.assistant.says = f"A{number:03} 1 it left now.\nA{number:03} 2 it comes now."
+            world.assistant.uses = {"finish_task": f"A{number:03}"}
 
         world.assistant.while_asked = say
 
@@ -90,7 +91,7 @@ class Model:
         if self.world.queue.messages:
             self.world.deliver()
 
-    def check(self) -> None:
+    def check(self, policy: str) -> None:
         world = self.world
         sent, record = world.sender.sent, world.table.read(NAME)
         assert len(sent) == len(set(sent)), "a part was sent twice"
@@ -103,6 +104,10 @@ class Model:
         for batch_id in self.emitted:
             used = [n for n, each in enumerate(asked, 1) if batch_id in each and f"A{n:03}" in answers]
             assert len(used) <= 1, f"{batch_id} was answered twice"
+        # Only an interrupt leaves a reply without its tool.
+        used_by = {summary for summary, _ in world.buffer.completed}
+        assert used_by <= answers if policy == INTERRUPT else used_by == answers
+        assert (record.episode_from_ms if record else 0) == max((at for _, at in world.buffer.completed), default=0)
         told: dict[tuple[str, int], Json] = {}
         for event in world.events("messages.reply.sent"):
             assert told.setdefault((event["replyId"], event["at"]), event) == event, "a repeat is not equal"
@@ -129,4 +134,4 @@ def test_each_batch_is_answered_once_and_no_part_is_sent_twice(
     for name, *arguments in script:
         model.act(name, *arguments)
     world.run()
-    model.check()
+    model.check(policy)

@@ -64,8 +64,8 @@ ITEMS: dict[str, dict[str, Any]] = {
         "owner": {"S": "owner-2"},
         "parts": {
             "L": [
-                {"S": json.dumps([PARTS[0], "sent", "sent-3", BEGAN_MS])},
-                {"S": json.dumps([PARTS[1], "planned", "", 0])},
+                {"S": json.dumps([PARTS[0], "sent", "sent-3", BEGAN_MS, ""])},
+                {"S": json.dumps([PARTS[1], "planned", "", 0, ""])},
             ]
         },
         "question": {"S": json.dumps(QUESTION, ensure_ascii=False)},

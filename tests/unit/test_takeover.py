@@ -67,16 +67,12 @@ def test_a_hand_off_meanwhile_prolongs_a_takeover_and_is_no_other_one() -> None:
     assert (second.began_at_ms, second.is_published) == (NOW + HOLD, False)
 
 
-def test_a_hand_back_is_to_be_published_until_it_was_and_only_if_people_still_answered() -> None:
-    on = Takeover().after_hand_off(until_ms=NOW + HOLD, now_ms=NOW)
-    for takeover in (on, on._replace(is_published=True)):
-        handed_back = takeover.after_hand_back(NOW + 1)
-        assert (handed_back.until_ms, handed_back.resumed_at_ms, handed_back.is_published) == (0, NOW + 1, True)
-        assert handed_back.after_hand_back(NOW + 2).is_published, "the call that ended it may have died"
-    assert not on.after_hand_back(NOW + 1)._replace(is_published=False).after_hand_back(NOW + 2).is_published
-    assert not on._replace(is_published=True).after_hand_back(NOW + HOLD).is_published, "it had ended by itself"
-    assert not Takeover().after_hand_back(NOW).is_published
-    assert not on.after_hand_back(NOW + 1).after_hand_off(until_ms=NOW + 9, now_ms=NOW + 2).is_published
+def test_after_a_hand_back_the_next_hand_off_is_another_takeover() -> None:
+    on = Takeover().after_hand_off(until_ms=NOW + HOLD, now_ms=NOW)._replace(is_published=True)
+    handed_back = on.after_hand_back(NOW + 1)
+    assert (handed_back.is_on(NOW + 1), handed_back.resumed_at_ms) == (False, NOW + 1)
+    again = handed_back.after_hand_off(until_ms=NOW + 9, now_ms=NOW + 2)
+    assert (again.is_on(NOW + 2), again.began_at_ms, again.is_published) == (True, NOW + 2, False)
 
 
 def test_ids_are_remembered_as_few_digests() -> None:

@@ -91,19 +91,6 @@ def test_a_takeover_is_marked_as_published_only_while_it_is_the_current_one(tabl
     assert not table.mark_published(CHAT, began_at_ms=NOW)
 
 
-def test_a_hand_back_is_marked_as_published_only_while_no_other_takeover_has_begun(table: Table) -> None:
-    table.save(CHAT, Takeover().after_hand_off(until_ms=NOW + 9, now_ms=NOW), now_ms=NOW)
-    table.mark_handed_back(CHAT, began_at_ms=NOW)
-    table.mark_published(CHAT, began_at_ms=NOW)
-    table.mark_handed_back(CHAT, began_at_ms=NOW)
-    assert table.read(CHAT).is_published, "the takeover is on"
-    hand_back(table, NOW + 1)
-    table.mark_handed_back(CHAT, began_at_ms=NOW - 1)
-    assert table.read(CHAT).is_published
-    table.mark_handed_back(CHAT, began_at_ms=NOW)
-    assert not table.read(CHAT).is_published
-
-
 def test_consumers_begin_a_bounded_number_of_hand_offs_in_an_hour(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,8 @@ import pytest
 from lambdas.operations import Operations
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.tenant_settings import (
-    MAX_INSTRUCTIONS_CHARACTERS,
+    MAX_SETTING_CHARACTERS,
     MAX_TENANT_CHARACTERS,
-    TenantSettingsTable,
     operations_of,
 )
 from message_buffer.json_object import Json
@@ -37,7 +36,7 @@ def _table(database: Any) -> None:
 
 
 def ask(verb: str, **fields: object) -> Json:
-    operations = Operations(operations_of(TenantSettingsTable(NAME)), RecordedTelemetry())
+    operations = Operations(operations_of(ConversationsTable(NAME, outbox_days=1, turn_days=1)), RecordedTelemetry())
     return operations.answer({"operation": f"tenant.settings.{verb}", "by": "me", **fields}, request_id="r-1")
 
 
@@ -60,8 +59,8 @@ def test_settings_are_replaced_whole_and_are_those_that_the_responder_reads() ->
         ({"allowedChannels": ["sms"]}, "allowedChannels must be a list of one or more of: "),
         ({"allowedChannels": [{}]}, "allowedChannels must be a list of one or more of: "),
         ({"allowedChannels": []}, "allowedChannels must be a list of one or more of: "),
-        ({"instructions": "x" * (MAX_INSTRUCTIONS_CHARACTERS + 1)}, "instructions must be a text of 1 to 32000 "),
-        ({"model": ""}, "model must be a text of 1 to 2048 characters."),
+        ({"instructions": "x" * (MAX_SETTING_CHARACTERS + 1)}, "instructions must be a text of 1 to 32000 "),
+        ({"model": ""}, "model must be a text of 1 to 32000 characters."),
         (
             {"model": 1, "tone": "kind"},
             "tone is unknown here; valid: projectStatus, allowedChannels, instructions, model. model must be ",
