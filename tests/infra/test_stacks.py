@@ -341,7 +341,7 @@ def test_the_functions_sign_in_to_the_public_cache_by_its_own_name(synthesize: C
         ),
         (
             {"responder": {"instructions": "Be kind. " * 400}},
-            r"function responder would have 4,9.* or `responder.instructions`.",
+            r"function responder would have [45],.* or `responder.instructions`.",
         ),
     ],
 )

@@ -1,10 +1,9 @@
 """The edges of the responder: its queue, events, history, operators and secrets, and what it must never log."""
 
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Barrier, Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,7 +117,7 @@ def test_a_batch_too_large_for_any_assistant_is_refused_before_it_is_fetched() -
 
 def test_at_most_two_large_batches_are_read_at_the_same_time_and_no_text_beyond_any_question_is_kept() -> None:
     """Ten of them would not fit into the function's memory."""
-    objects, lock, at_work, most = FakeObjects(), Lock(), 0, 0
+    objects, lock, pair, at_work, most = FakeObjects(), Lock(), Barrier(2), 0, 0
     message = {"id": "m-1", "type": "text", "text": "x" * 1_000_000}
 
     def get(_key: str) -> bytes:
@@ -126,7 +125,7 @@ def test_at_most_two_large_batches_are_read_at_the_same_time_and_no_text_beyond_
         with lock:
             at_work += 1
             most = max(most, at_work)
-        time.sleep(0.02)
+        pair.wait(10)
         with lock:
             at_work -= 1
         return json.dumps({"messages": [message]}).encode()
