@@ -107,12 +107,13 @@ def write(stage: LocalStage, user: str, number: int, *, account: str = "shop") -
 
 
 def heard(replies: Sequence[ArrivedEvent]) -> dict[str, list[str]]:
-    """Return the lines of the replies to each user, in the order in which the replies arrived."""
+    """Return the lines of the replies to each user, in the order in which the replies arrived, without repeats."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for reply in replies:
-        text = str(reply.batch["text"])
+    events = {(each.batch["replyId"], each.batch["at"]): each.batch for each in replies}
+    for event in events.values():
+        text = "\n".join(part["text"] for part in event["parts"])
         if text.startswith(ABOUT):
-            found[reply.batch["conversationId"].rpartition("/")[2]] += text.removeprefix(ABOUT).split("\n")
+            found[event["conversationId"].rpartition("/")[2]] += text.removeprefix(ABOUT).split("\n")
     return found
 
 
