@@ -53,7 +53,7 @@ def payload_of(turn: str, messages: list[dict[str, Any]], *, limit: int = MAX_PA
     while True:
         text = "\n".join(message["text"] for message in messages if message["text"])
         files = [each for message in messages for each in message["attachments"]]
-        content = [{"text": text or "(no text)"}, *({"text": f"Attached: {json.dumps(each)}"} for each in files)]
+        content = [{"text": text.strip() or "(no text)"}, *({"text": f"Attached: {json.dumps(each)}"} for each in files)]
         payload = json.dumps({"turn": turn, "content": content}).encode()
         if len(payload) <= limit or len(messages) == 1:
             return payload
