@@ -24,7 +24,9 @@ Operation = Callable[[Json], Json]
 
 # The request's fields that name the caller and the subject, with their names in the log. A function cannot know who
 # invoked it, so the caller's name is only a claim. CloudTrail records the true caller under the request's id.
-NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": "scope", "batchId": "batchId"}
+NAMED_IN_THE_LOG = {
+    "by": "claimedBy", "conversation": "conversation", "tenant": "tenant", "scope": "scope", "batchId": "batchId",
+}  # fmt: skip
 
 
 class SubjectNotFound(MessageBufferError):

@@ -51,7 +51,7 @@ def session_id(conversation: str) -> str:
 def payload_of(turn: str, messages: list[dict[str, Any]], *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Return the payload with as many of the newest messages as fit. The content begins with the text."""
     while True:
-        text = "\n".join(message["text"] for message in messages if message["text"])
+        text = "\n".join(message["text"] for message in messages).strip()
         files = [each for message in messages for each in message["attachments"]]
         content = [{"text": text or "(no text)"}, *({"text": f"Attached: {json.dumps(each)}"} for each in files)]
         payload = json.dumps({"turn": turn, "content": content}).encode()

@@ -40,7 +40,7 @@ def text_of(batch: dict[str, Any]) -> str:
     if reference := batch.get("messagesRef"):
         stored = S3.get_object(Bucket=reference["bucket"], Key=reference["key"])
         batch = json.load(stored["Body"])
-    return str(batch["text"])
+    return str(batch["text"]).strip() or "(no text)"  # Bedrock refuses a blank text
 
 
 def is_on_hold(batch: dict[str, Any]) -> bool:

@@ -182,8 +182,9 @@ class YourFunction:
             **trace.next_header(),
         }
         response = self._functions.call(self._arn, request, response_seconds=prompt.seconds)
-        if "errorType" in response:
-            raise CallBusy(f"the function failed: {str(response['errorType'])[:MAX_LOGGED_STATUS_CHARACTERS]}")
+        # The response to a time-out may have no type.
+        if "errorType" in response or "errorMessage" in response:
+            raise CallBusy(f"the function failed: {str(response.get('errorType'))[:MAX_LOGGED_STATUS_CHARACTERS]}")
         text = response.get("text")
         used = {name: response[tool.field] for name, tool in TOOLS.items() if tool.field in response}
         return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), used)

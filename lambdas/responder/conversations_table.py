@@ -86,8 +86,8 @@ class Plan(NamedTuple):
 
     @property
     def has_effects(self) -> bool:
-        """Return whether a part or an event of this plan may have been sent."""
-        return self.withheld is not None or bool(self.sent)
+        """Return whether a part or an event of this plan may have been sent, or a tool may have been used."""
+        return self.withheld is not None or any(part.state != PLANNED for part in self.parts)
 
 
 class ReplyCount(NamedTuple):

@@ -44,7 +44,8 @@ class CredentialStore:
         if secret is None:
             return keys
         if not secret.startswith(self._prefix):
-            raise CallRefused(f"the responder's secret names {secret}, which does not begin with {self._prefix}")
+            # Do not quote the name: somebody may have put a key there, and the error is logged.
+            raise CallRefused(f"the responder's secret names a secret that does not begin with {self._prefix}")
         named = _texts(self._named(secret).value())
         if not named:
             raise CallRefused(f"the secret {secret} is not a JSON object with keys")

@@ -19,7 +19,8 @@ from message_buffer.telemetry import Telemetry
 MIN_TIME_TO_ERASE_MS = 10_000
 # A host of the buffer whose clock is ahead may send a time that is this far in the future.
 MAX_CLOCK_AHEAD_MS = 60_000
-MAX_OLDER_TURNS_IN_AN_ANSWER = 200
+# Lambda's response has at most 6 MB, and the JSON of a turn up to twice `MAX_TURN_BYTES`.
+MAX_OLDER_TURNS_IN_AN_ANSWER = 80
 TimeLeft = Callable[[], int]
 
 

@@ -26,7 +26,7 @@ class Functions:
             )
 
     def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> dict[str, Any]:
-        """Call a function once. Return its result, or `errorType` and `errorMessage` if the function failed."""
+        """Call a function once. Return its result, or `errorMessage`, and often `errorType`, if the function failed."""
         with aws.errors_as_ours("invoke"):
             response = aws.client("lambda", patience=aws.Patience(1.0, response_seconds, attempts=1)).invoke(
                 FunctionName=function, Payload=json.dumps(payload, separators=(",", ":")).encode()

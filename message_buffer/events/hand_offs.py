@@ -96,13 +96,8 @@ class HandOffs:
 
         A caller may repeat this, because its first call may have died right after storing the takeover.
         """
-        name, left_ms = str(conversation), max(takeover.until_ms - self._clock(), 1)
-        holder: Holder = "handoff" if self.has_queue else "people"
-        cause = initiator.cause if self.has_queue or initiator.cause == ANSWER else HANDOFF
-        # Bound a hold, because the clock of the host that stored the takeover may be ahead or behind.
-        hold_ms = min(left_ms, MAX_HOLD_MS) if not self.has_queue else left_ms if _shown(takeover.until_ms) else None
-        for lane in self._lanes:
-            lane.hold_buffer(name, holder=holder, cause=cause, hold_ms=hold_ms)
+        name = str(conversation)
+        self._hold(name, takeover, initiator.cause)
         if not takeover.is_published:
             about = {"messageId": initiator.message_id, "until": _shown(takeover.until_ms)}
             self._publish(HANDED_OFF, conversation, initiator, takeover.began_at_ms, reason=initiator.reason, **about)
@@ -111,8 +106,7 @@ class HandOffs:
         if not self._table.read(name).is_on(self._clock()):
             # The conversation was handed back since the takeover was stored. The hold above may have begun after that,
             # so end it.
-            for lane in self._lanes:
-                lane.resume_buffer(name, holder=holder, cause=cause)
+            self._resume(name, HANDED_OFF_HOLDS)
         return False
 
     def end(
@@ -125,22 +119,41 @@ class HandOffs:
 
         The end of a hand-off is published first, so that a caller who repeats a failed call publishes it.
         """
-        name, at_ms = str(conversation), self._clock()
-        takeover = self._table.read(name)
-        if takeover.is_on(at_ms):
-            about = {"reason": initiator.reason, "handedOffAt": takeover.began_at_ms}
-            self._publish(HANDED_BACK, conversation, initiator, at_ms, **about)
+        name, was_on = str(conversation), False
+
+        def after(before: Takeover, now_ms: int) -> Takeover:
+            nonlocal was_on
+            if was_on := before.is_on(now_ms):
+                about = {"reason": initiator.reason, "handedOffAt": before.began_at_ms}
+                self._publish(HANDED_BACK, conversation, initiator, now_ms, **about)
+            return before.after_hand_back(now_ms)
+
         # End the takeover before the holds, or a late delivery of a human agent's earlier reply could begin them again.
-        self.change(conversation, Takeover.after_hand_back)
-        outcomes = [
-            [lane.resume_buffer(name, holder=holder, cause=cause) for holder, cause in holds][-1]
-            for lane in self._lanes
-        ]
-        return outcomes, takeover.is_on(at_ms)
+        self.change(conversation, after)
+        outcomes = self._resume(name, holds)
+        if (begun := self._table.read(name)).is_on(self._clock()):
+            # A new hand-off has begun since the takeover ended. Its hold may have ended above, so begin it again.
+            self._hold(name, begun, initiator.cause)
+        return outcomes, was_on
 
     def complete(self, conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> None:
         """Publish that the conversation's task is done, with the messages that arrived until `at_ms`."""
         self._publish(COMPLETED, conversation, initiator, at_ms, summary=initiator.reason)
+
+    def _hold(self, name: str, takeover: Takeover, cause: str) -> None:
+        left_ms = max(takeover.until_ms - self._clock(), 1)
+        holder: Holder = "handoff" if self.has_queue else "people"
+        cause = cause if self.has_queue or cause == ANSWER else HANDOFF
+        # Bound a hold, because the clock of the host that stored the takeover may be ahead or behind.
+        hold_ms = min(left_ms, MAX_HOLD_MS) if not self.has_queue else left_ms if _shown(takeover.until_ms) else None
+        for lane in self._lanes:
+            lane.hold_buffer(name, holder=holder, cause=cause, hold_ms=hold_ms)
+
+    def _resume(self, name: str, holds: Sequence[tuple[Holder | None, str | None]]) -> list[o.ResumeOutcome]:
+        return [
+            [lane.resume_buffer(name, holder=holder, cause=cause) for holder, cause in holds][-1]
+            for lane in self._lanes
+        ]
 
     def _publish(self, kind: str, to: ConversationId, initiator: Initiator, at_ms: int, **fields: Any) -> None:
         about = {"cause": initiator.cause, "by": initiator.by, **fields}

@@ -128,6 +128,12 @@ def test_several_batches_of_a_conversation_get_one_reply(example: Example, stand
     assert not stand_in.queue.messages
 
 
+def test_a_picture_without_a_caption_does_not_block_its_conversation(example: Example, stand_in: StandIn) -> None:
+    stand_in.put(ANNA, "a-1", "", " ")
+    example.deliver()
+    assert replies(stand_in) == [(ANNA, "(no text)")]
+
+
 def test_a_batch_that_comes_again_is_not_answered_again(example: Example, stand_in: StandIn) -> None:
     stand_in.put(ANNA, "a-1", "Hey")
     example.deliver()

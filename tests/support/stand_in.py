@@ -133,6 +133,7 @@ class StandIn:
         roles = [message["role"] for message in messages]
         assert roles == [("user", "assistant")[n % 2] for n in range(len(roles))], f"roles must alternate: {roles}"
         texts = ["".join(block["text"] for block in message["content"]) for message in messages]
+        assert all(map(str.strip, texts)), "Bedrock refuses a blank text"
         with self._lock:
             self.asked.append(texts)
             self.failures, fails = max(self.failures - 1, 0), self.failures > 0

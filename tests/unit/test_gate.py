@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +48,7 @@ OF_OPERATORS = {
     )
 }
 OF_BOTH = {f"conversation.{verb}" for verb in ("hold", "resume", "handoff", "complete")}
+BEGIN_AND_END = {"handed_off": "at", "handed_back": "handedOffAt"}
 CONTEXT = SimpleNamespace(aws_request_id="r-1")
 
 
@@ -213,7 +215,7 @@ class HandOffScene:
         window.clock.now_ms = engine.clock.now_ms
         self.has_queue = has_queue
         self.clock, self.bus, self.lanes = engine.clock, FakeBus(), (engine.store, window.lane)
-        self.valkey, self.takeovers = valkey_lane(engine.store), FakeTakeovers()
+        self.valkey, self.window_lane, self.takeovers = valkey_lane(engine.store), window.lane, FakeTakeovers()
         gate = Gate(
             self.valkey, self.bus, self.takeovers, dynamodb_lane=window.lane, has_queue=has_queue, clock=engine.clock
         )
@@ -309,6 +311,36 @@ def test_whatever_fails_the_caller_tries_again_and_a_repeated_event_can_be_told(
     events = scene.events({"handoff": "handed_off", "handback": "handed_back"}[verb])
     assert len(events) == told, "published at least once, and seldom more often"
     assert {each["at" if verb == "handoff" else "handedOffAt"] for each in events} == {began_ms}
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+@pytest.mark.parametrize("number", range(10))
+def test_a_hand_off_that_begins_during_a_hand_back_is_ended_with_it_or_keeps_agents_silent(
+    scene: HandOffScene, number: int, was_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if was_on:
+        scene.result("handoff", holdMs=HOLD_MS)
+    calls = count()
+
+    def before_each_call(owner: object, name: str) -> None:
+        make = getattr(owner, name)
+
+        def stepped(*of: object, **more: object) -> object:
+            if next(calls) == number:
+                scene.clock.now_ms += 1
+                scene.result("handoff", holdMs=HOLD_MS)
+            return make(*of, **more)
+
+        monkeypatch.setattr(owner, name, stepped)
+
+    for lane in (scene.valkey, scene.window_lane):
+        before_each_call(lane, "resume_buffer")
+    before_each_call(scene.takeovers, "_called")
+    before_each_call(scene.bus, "publish")
+    scene.result("handback", by="desk")
+    begun, ended = ({each[at] for each in scene.events(verb)} for verb, at in BEGIN_AND_END.items())
+    is_on = scene.takeovers.states[CONVERSATION].is_on(scene.clock.now_ms)
+    assert (bool(scene.holds()), len(begun - ended)) == (is_on, is_on)
 
 
 def test_a_hand_back_ends_no_other_hold(scene: HandOffScene) -> None:

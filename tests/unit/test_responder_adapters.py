@@ -537,6 +537,7 @@ def test_the_function_on_the_page_answers_a_turn() -> None:
     ("response", "error", "reason"),
     [
         ({"errorType": "ValueError", "errorMessage": "a secret word"}, CallBusy, "ValueError"),
+        ({"errorMessage": "2026-02-14T12:00:00Z b1 Task timed out after 30.00 seconds"}, CallBusy, "None"),
         ({"text": " ", "reason": "not allowed"}, CallRefused, "not allowed"),
         ({}, CallRefused, "None"),
         ({"text": ["?"]}, CallRefused, "None"),

@@ -14,10 +14,13 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
+from lambdas.responder.forgetting import MAX_OLDER_TURNS_IN_AN_ANSWER
 from lambdas.responder.gate import ActiveHold, BufferClient
 from lambdas.responder.history import (
     MAX_IDS_BYTES,
+    MAX_RECORDED_TURNS_BYTES,
     MAX_TURN_BYTES,
+    USER,
     Turn,
     alternate,
     fit_into_budget,
@@ -245,6 +248,17 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert "today" not in json.dumps(shown)
     assert ask("history", texts=True)["result"]["turns"][1]["text"] == ANSWER
     assert shown["status"] == "reply_sent"
+
+
+def test_the_longest_history_fits_into_a_response_of_lambda(
+    world: World, ask: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.emit("b-1", 1)
+    world.run()
+    longest = Turn(USER, '"' * MAX_TURN_BYTES, world.now_ms, "b-1", ["m" * MAX_IDS_BYTES])
+    monkeypatch.setattr(type(world.table), "older_turns", lambda _, __, limit, now_ms: [longest] * limit)
+    shown = ask("history", texts=True, limit=MAX_OLDER_TURNS_IN_AN_ANSWER)
+    assert len(json.dumps(shown)) + MAX_RECORDED_TURNS_BYTES < 6 * 1024 * 1024
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,21 @@ def test_a_reply_may_consist_of_a_tool_alone(world: Callable[..., World]) -> Non
     assert at_work.status() == "reply_sent"
 
 
+def test_a_tool_alone_that_was_used_is_not_planned_again_with_a_newer_batch(world: Callable[..., World]) -> None:
+    at_work = using(world(gate="discard_and_merge"), says="", finish_task="asked")
+
+    def write_on(name: str) -> None:
+        if name == "call":
+            at_work.steps.before = lambda _name: None
+            at_work.emit("b-2", 2, "And mine?")
+            at_work.steps.fail_at = (len(at_work.steps.names) - 1, "after", True)
+
+    at_work.steps.before = write_on
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert [list(prompt.batch_ids) for prompt in at_work.assistant.prompts] == [["b-1"], ["b-2"]]
+
+
 def test_a_tool_alone_is_not_used_if_the_customer_writes_on_or_people_take_over(world: Callable[..., World]) -> None:
     at_work = using(world(gate="discard_and_merge"), says="", finish_task="asked")
 

@@ -40,6 +40,16 @@ def ask(verb: str, **fields: object) -> Json:
     return operations.answer({"operation": f"tenant.settings.{verb}", "by": "me", **fields}, request_id="r-1")
 
 
+def test_who_replaced_which_tenants_settings_is_told_without_them() -> None:
+    telemetry = RecordedTelemetry()
+    operations = Operations(operations_of(ConversationsTable(NAME, outbox_days=1, turn_days=1)), telemetry)
+    request = {"operation": "tenant.settings.set", "by": "me", "tenant": "acme", "settings": ALL}
+    operations.answer(request, request_id="r-1")
+    (line,) = telemetry.said("operator")
+    assert (line["claimedBy"], line["tenant"], line["outcome"]) == ("me", "acme", "ok")
+    assert "bicycles" not in str(line)
+
+
 def test_settings_are_replaced_whole_and_are_those_that_the_responder_reads() -> None:
     assert ask("get", tenant="acme") == {"ok": True, "result": {"tenant": "acme", "settings": {}}}
     for settings in (ALL, {"projectStatus": "active"}, {}):
