@@ -28,7 +28,7 @@ from lambdas.responder.conversations_table import (
 )
 from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, MalformedEvent
-from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, ActiveHold, BufferClient, GateCheck, ReplyGate
+from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, BufferClient, GateCheck, ReplyGate
 from lambdas.responder.history import USER, Turn
 from lambdas.responder.owned_turn import OwnedTurn
 from message_buffer.aws.object_store import ObjectStore
@@ -37,6 +37,7 @@ from message_buffer.consumer import turns
 from message_buffer.consumer.turns import Entry, TryAgain
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.event_bus import EventBus
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -345,14 +346,14 @@ class Responder:
         allowed = owned.settings.get("allowedChannels") or self._options.allowed_channels
         return CHANNEL_NOT_ALLOWED if allowed and owned.conversation.platform not in allowed else None
 
-    def _withhold(self, owned: OwnedTurn, reason: str, hold: ActiveHold | None = None) -> None:
+    def _withhold(self, owned: OwnedTurn, reason: str, hold: Json | None = None) -> None:
         """Store that no reply, or no rest of one, is sent. From now on no run sends a part of it."""
         event = {
             "version": EVENT_VERSION,
             "conversationId": str(owned.conversation),
             "tenant": owned.conversation.tenant,
             "reason": reason,
-            **({"hold": {"holder": hold.holder, "cause": hold.cause, "until": hold.until_ms}} if hold else {}),
+            **({"hold": hold} if hold else {}),
         }
         plan = owned.plan or Plan(self._question(owned))
         owned.store(plan._replace(withheld=json.dumps(event)), now_ms=self._clock())

@@ -14,7 +14,7 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
-from lambdas.responder.gate import ActiveHold, BufferClient
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, BufferClient, ReplyGate
 from lambdas.responder.history import (
     MAX_IDS_BYTES,
     MAX_TURN_BYTES,
@@ -272,9 +272,10 @@ class FakeGate(Functions):
 def test_the_gate_is_asked_of_its_function() -> None:
     gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": []}})
     buffer = BufferClient(gate, "gate", by="responder")
-    assert buffer.newest_generation(BATCH) == (3, None)
-    gate.answer["result"]["holds"] = [{"holder": "handoff", "cause": "answer", "until": None}]
-    assert buffer.current_hold(BATCH) == ActiveHold("handoff", "answer", None)
+    assert ReplyGate(DISCARD_AND_MERGE, buffer).check(BATCH, parts_sent=0, has_waited=False) == (None, True)
+    mark = {"holder": "handoff", "cause": "answer", "until": None}
+    gate.answer["result"] = {"holds": [mark]}
+    assert ReplyGate(DELIVER, buffer).check(BATCH, parts_sent=0, has_waited=False) == (mark, False)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 
@@ -282,7 +283,7 @@ def test_the_gate_is_asked_of_its_function() -> None:
 def test_a_gate_that_refuses_is_asked_again_later() -> None:
     gate = FakeGate({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(CallBusy):
-        BufferClient(gate, "gate", by="responder").newest_generation(BATCH)
+        BufferClient(gate, "gate", by="responder").call("gate", BATCH.conversation)
 
 
 # -- secrets ---------------------------------------------------------------------------------------
