@@ -10,7 +10,6 @@ from lambdas.responder.batch import COMPLETED, read_conversation_event
 from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_credential
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
-from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy
 from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import BufferClient
@@ -52,7 +51,7 @@ def _components() -> _Components:
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=BufferClient(Functions(), settings.gate_function, by="responder"),
-        dead_letters=DeadLetters(dead_letter_urls),
+        dead_letter_urls=dead_letter_urls,
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, FakeChannel()),
     )

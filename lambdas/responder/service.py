@@ -7,7 +7,7 @@ that moment is not sent again, but marked as unconfirmed.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
@@ -26,7 +26,7 @@ from lambdas.responder.conversations_table import (
     Part,
     Plan,
 )
-from lambdas.responder.dead_letters import DeadLetters
+from lambdas.responder.dead_letters import put_dead_letter
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, MalformedEvent
 from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, BufferClient, GateCheck, ReplyGate
 from lambdas.responder.history import USER, Turn
@@ -70,7 +70,8 @@ class Collaborators(NamedTuple):
     bus: EventBus
     objects: ObjectStore
     buffer: BufferClient
-    dead_letters: DeadLetters
+    dead_letter_urls: Mapping[str, str]
+    """The URL of each queue -> the URL of its dead-letter queue."""
     assistant: Callable[[str], Assistant]
     """Returns the assistant with the keys of a tenant."""
     channel: Callable[[ConversationId], Channel | None]
@@ -181,7 +182,7 @@ class Responder:
 
     def _give_up(self, entries: Sequence[Entry], delivered: turns.Turn, reason: str, **ids: str) -> None:
         for entry in entries:
-            self._collaborators.dead_letters.put(entry, reason=reason)
+            put_dead_letter(entry, self._collaborators.dead_letter_urls[entry.queue_url], reason=reason)
             self._telemetry.warn("reply was given up", reason=reason, attempt=entry.receives, **ids)
         delivered.finish(entries)
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 from lambdas.responder.assistants import Prompt, Reply
 from lambdas.responder.channels import Channel
 from lambdas.responder.conversations_table import ConversationsTable, Plan
-from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy, CallUnconfirmed
 from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import BufferClient
@@ -221,7 +220,7 @@ class World:
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
-                dead_letters=DeadLetters({self.queue.url: self.dead.url}),
+                dead_letter_urls={self.queue.url: self.dead.url},
                 assistant=lambda _tenant: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),

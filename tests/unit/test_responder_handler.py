@@ -190,9 +190,9 @@ def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
     for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
         huge = [turn._replace(text=shorten(text)) for turn in turns(*["t"] * 60)]
         assert all(len(turn.text.encode()) <= MAX_TURN_BYTES for turn in huge)
-        found = trim(huge)
-        assert found.older + found.recent == huge
-        assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent) < 350_000
+        recent, older = trim(huge)
+        assert older + recent == huge
+        assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in recent) < 350_000
 
 
 def test_a_turn_keeps_the_newest_of_too_many_ids_and_leaves_out_what_is_empty() -> None:
