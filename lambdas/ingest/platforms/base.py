@@ -197,6 +197,8 @@ class Intake:
     """If True, the sender may name only the agent that the rules give to the account."""
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
+    traceparent: str | None = None
+    """The webhook's trace, as W3C's header names it."""
     left_out_value: str | None = None
     """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
 
