@@ -57,19 +57,14 @@ class BufferClient:
         raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")
 
 
-class ReplyGate:
-    def __init__(self, policy: str, buffer: BufferClient) -> None:
-        self._buffer = buffer
-        self._policy = policy
+def check_gate(buffer: BufferClient, policy: str, batch: Batch, *, parts_sent: int, has_waited: bool) -> GateCheck:
+    """Ask the buffer whether the next part may be sent. The result may be outdated at once.
 
-    def check(self, batch: Batch, *, parts_sent: int, has_waited: bool) -> GateCheck:
-        """Ask the buffer whether the next part may be sent. The result may be outdated at once.
-
-        `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough.
-        """
-        fields: Json = {}
-        if not has_waited and self._policy != DELIVER and (not parts_sent or self._policy == INTERRUPT):
-            fields = {"generation": batch.generation, "lane": batch.lane}
-        # Without these fields, the gate answers even in an outage of Valkey.
-        seen = self._buffer.call("gate", batch.conversation, **fields)
-        return GateCheck(next(iter(seen["holds"]), None), newer=seen.get("newer", False))
+    `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough.
+    """
+    fields: Json = {}
+    if not has_waited and policy != DELIVER and (not parts_sent or policy == INTERRUPT):
+        fields = {"generation": batch.generation, "lane": batch.lane}
+    # Without these fields, the gate answers even in an outage of Valkey.
+    seen = buffer.call("gate", batch.conversation, **fields)
+    return GateCheck(next(iter(seen["holds"]), None), newer=seen.get("newer", False))

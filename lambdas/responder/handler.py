@@ -107,7 +107,8 @@ def _change(event: Json, components: _Components, time_left_ms: Callable[[], int
         components.commands.end_episode(conversation, at_ms=at_ms)
         return {}
     erased = components.commands.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
-    components.telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
-    if not erased.finished:
+    turns_erased, finished = erased["counts"]["turns"], erased["finished"]
+    components.telemetry.info("forgotten", conversation=conversation, turns=turns_erased, finished=finished)
+    if not finished:
         raise CallBusy("the conversation is not erased yet")
     return {}

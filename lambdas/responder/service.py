@@ -16,19 +16,10 @@ from lambdas.responder import history, trace
 from lambdas.responder.assistants import HAND_OFF, TOOLS, Assistant, Prompt
 from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
-from lambdas.responder.conversations_table import (
-    PLANNED,
-    PROCESSING,
-    SENDING,
-    SENT,
-    UNCONFIRMED,
-    ConversationsTable,
-    Part,
-    Plan,
-)
+from lambdas.responder.conversations_table import PLANNED, SENDING, SENT, UNCONFIRMED, ConversationsTable, Part, Plan
 from lambdas.responder.dead_letters import put_dead_letter
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, MalformedEvent
-from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, BufferClient, GateCheck, ReplyGate
+from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, BufferClient, GateCheck, check_gate
 from lambdas.responder.history import USER, Turn
 from lambdas.responder.owned_turn import OwnedTurn
 from message_buffer.aws.object_store import ObjectStore
@@ -94,7 +85,6 @@ class Responder:
         self._telemetry = telemetry
         self._clock = clock
         self._new_owner = new_owner
-        self._gate = ReplyGate(options.gate, collaborators.buffer)
 
     def respond(self, delivered: turns.Turn, *, time_left_ms: Callable[[], int]) -> None:
         """Answer the entries of a conversation. Raise TryAgain if the queue has to deliver them again.
@@ -132,7 +122,7 @@ class Responder:
         record = self._table.acquire(name, owner, now_ms=now_ms)
         trace.follow(list(batches.values())[-1].traceparent)
         settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
-        plan = self._table.take_plan(name, owner) if record.status == PROCESSING else None
+        plan = self._table.take_plan(name, owner) if record.has_plan else None
         owned = OwnedTurn(
             self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
         )
@@ -277,7 +267,8 @@ class Responder:
         """Ask the gate. Raise TryAgain if it is closed before the first part."""
         oldest = owned.delivered.entries[0]
         left_ms = oldest.first_received_at_ms + self._options.gate_wait_seconds * 1_000 - self._clock()
-        check = self._gate.check(owned.newest, parts_sent=parts_sent, has_waited=left_ms <= 0)
+        buffer, policy, has_waited = self._collaborators.buffer, self._options.gate, left_ms <= 0
+        check = check_gate(buffer, policy, owned.newest, parts_sent=parts_sent, has_waited=has_waited)
         if check.newer and not check.hold and not parts_sent:
             self._telemetry.info("reply waits: newer messages", **_ids(owned))
             raise TryAgain(min(MIN_GATE_PAUSE_SECONDS << (oldest.receives - 1), left_ms // 1_000 + 1))

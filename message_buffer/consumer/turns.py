@@ -19,7 +19,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -113,9 +113,8 @@ class Turn:
         if refused:
             raise SendFailed("hide entries: refused")
 
-    def finish(self, entries: Iterable[Entry]) -> None:
+    def finish(self, finished: Sequence[Entry]) -> None:
         """Delete these entries now, so that they are not delivered again even if the rest of the turn fails."""
-        finished = list(entries)
         self.entries = [entry for entry in self.entries if entry not in finished]
         # Lambda deletes them, too, at the end of the invocation.
         with suppress(SendFailed):
@@ -182,7 +181,7 @@ def _answer_group(answer: Answer, marks: Marks | None, turn: Turn) -> list[Entry
             ids = {entry.id: str(entry.batch["batchId"]) for entry in turn.entries} if marks else {}
             if marks:
                 answered = marks.answered(ids.values())
-                turn.finish(entry for entry in turn.entries if ids[entry.id] in answered)
+                turn.finish([entry for entry in turn.entries if ids[entry.id] in answered])
             if turn.entries:
                 answer(turn)
                 # The turn was answered, so without the marks it is better deleted than answered again.

@@ -245,10 +245,10 @@ class World:
     def put(self, body: str, *, group: str = NAME) -> None:
         self.queue.put(body, group=group, deduplication_id=str(next(self._emitted)))
 
-    def forget(self, *, at_ms: int | None = None) -> bool:
+    def forget(self, *, at_ms: int | None = None) -> Any:
         """Erase the conversation. Return False if time ran out."""
         at_ms = self.now_ms if at_ms is None else at_ms
-        return self.commands.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms).finished
+        return self.commands.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms)["finished"]
 
     def deliver(self) -> None:
         """Advance the clock until entries can be delivered, and deliver them as Lambda does."""

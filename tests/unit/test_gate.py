@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
-from lambdas.responder.gate import DISCARD_AND_MERGE, MAX_REASON_CHARACTERS, BufferClient, ReplyGate
+from lambdas.responder.gate import DISCARD_AND_MERGE, MAX_REASON_CHARACTERS, BufferClient, check_gate
 from message_buffer.aws.dynamodb import Table
 from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
@@ -405,18 +406,18 @@ def test_the_responder_sees_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool
 ) -> None:
     gate = gate_of(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
-    asked = ReplyGate(DISCARD_AND_MERGE, BufferClient(Function(gate), "gate", by="responder"))
+    ask = partial(check_gate, BufferClient(Function(gate), "gate", by="responder"), DISCARD_AND_MERGE)
     window.send("m1")
     window.pass_time(WINDOW_MS)
     (detail,) = window.events()
     body = {"detail-type": "messages.batch.ready", "detail": detail}
     batch = read_batch(json.dumps(body), window.objects)
-    assert asked.check(batch, parts_sent=0, has_waited=False) == (None, False)
+    assert ask(batch, parts_sent=0, has_waited=False) == (None, False)
     window.send("m2")
-    assert asked.check(batch, parts_sent=0, has_waited=False) == (None, True)
-    assert asked.check(batch, parts_sent=0, has_waited=True) == (None, False)
+    assert ask(batch, parts_sent=0, has_waited=False) == (None, True)
+    assert ask(batch, parts_sent=0, has_waited=True) == (None, False)
     gate.hold({"conversation": CONVERSATION, "by": "another", "holdMs": HOLD_MS})
-    hold = asked.check(batch, parts_sent=0, has_waited=True).hold
+    hold = ask(batch, parts_sent=0, has_waited=True).hold
     assert hold
     assert (hold["holder"], hold["cause"]) == ("consumers", "another")
     window.pass_time(2 * WINDOW_MS)
@@ -424,5 +425,5 @@ def test_the_responder_sees_the_window_that_its_batch_came_from(
     window.pass_time(HOLD_MS)
     assert window.batches() == [["m1"], ["m2"]]
     window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=None)
-    hold = asked.check(batch, parts_sent=0, has_waited=True).hold
+    hold = ask(batch, parts_sent=0, has_waited=True).hold
     assert hold == {"holder": "handoff", "cause": "answer", "until": None}

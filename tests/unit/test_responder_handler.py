@@ -14,7 +14,7 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
-from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, BufferClient, ReplyGate
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, BufferClient, check_gate
 from lambdas.responder.history import (
     MAX_IDS_BYTES,
     MAX_TURN_BYTES,
@@ -272,10 +272,10 @@ class FakeGate(Functions):
 def test_the_gate_is_asked_of_its_function() -> None:
     gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": []}})
     buffer = BufferClient(gate, "gate", by="responder")
-    assert ReplyGate(DISCARD_AND_MERGE, buffer).check(BATCH, parts_sent=0, has_waited=False) == (None, True)
+    assert check_gate(buffer, DISCARD_AND_MERGE, BATCH, parts_sent=0, has_waited=False) == (None, True)
     mark = {"holder": "handoff", "cause": "answer", "until": None}
     gate.answer["result"] = {"holds": [mark]}
-    assert ReplyGate(DELIVER, buffer).check(BATCH, parts_sent=0, has_waited=False) == (mark, False)
+    assert check_gate(buffer, DELIVER, BATCH, parts_sent=0, has_waited=False) == (mark, False)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 
