@@ -27,13 +27,7 @@ from .function import Function, Placement, Runtime, keep_identity, source_code
 from .queues import camel_case, make_queues
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
-from .storage import (
-    OversizeBucket,
-    QueueConstruct,
-    SecretConstruct,
-    TableConstruct,
-    key_of_logged_ids,
-)
+from .storage import OversizeBucket, QueueConstruct, SecretConstruct, TableConstruct, key_of_logged_ids
 from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.

@@ -37,9 +37,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
     grant(admin, INVOKE, on=stack.emitter.entrance.function_arn)
     grant(admin, INVOKE, on=ingest.entrance.function_arn)
     grant(admin, PUBLISH, on=stack.bus.event_bus_arn)
-    grant(admin, *CONSUME, on=stack.dead_letters.queue_arn)
-    if stack.queues:
-        grant(admin, *CONSUME, on=[each.dead_letters.queue_arn for each in stack.queues.values()])
+    all_dead_letters = [stack.dead_letters, *(each.dead_letters for each in stack.queues.values())]
+    grant(admin, *CONSUME, on=[each.queue_arn for each in all_dead_letters])
     _grant_forget_objects(admin, stack.oversize)
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")

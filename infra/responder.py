@@ -55,6 +55,7 @@ class ResponderStack(StageStack):
         cdk.CrossStackReferences.of(self).consume(cdk.ReferenceStrength.WEAK)
         # After the assistant's reply, the function still calls the channel and the table, and may return the batch.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
+        writer = responder.assistant
         self.consumed = {name: each for name, each in buffer.queues.items() if name != HANDOFF}
         # Refer to the bus by its fixed name. If the name came from another stack, CloudFormation might replace the
         # rule.
@@ -104,7 +105,8 @@ class ResponderStack(StageStack):
                 event_bus=self.bus.event_bus_name,
                 oversize_bucket=buffer.oversize.bucket_name,
                 options=ResponderOptions(
-                    **responder.model_dump(exclude={"max_parallel_batches"}),
+                    **responder.model_dump(exclude={"assistant", "max_parallel_batches"}),
+                    assistant=writer if isinstance(writer, str) else writer.function,
                     outbox_days=config.outbox_days,
                 ),
             ),

@@ -10,16 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
@@ -323,10 +314,6 @@ class ResponderConfig(Settings):
         if self.assistant in {"bedrock", "openai"} and not self.model:
             raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
-
-    @field_serializer("assistant")
-    def _name_or_arn(self, assistant: str | AssistantFunction) -> str:
-        return assistant if isinstance(assistant, str) else assistant.function
 
 
 class StageConfig(Settings):

@@ -194,12 +194,10 @@ class Conversations:
         return self._in_reply_window(str(conversation), until_ms)
 
     def _in_reply_window(self, name: str, held_until_ms: int) -> Json:
-        held: Json = {"heldUntil": held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
-        if not ends or held["heldUntil"] <= max(ends):
-            return held | ({"replyUntil": max(ends)} if ends else {})
-        return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
+        held: Json = {"heldUntil": held_until_ms, **({"replyUntil": max(ends)} if ends else {})}
+        return held | ({"warning": OUTLASTS_REPLY_WINDOW} if ends and held_until_ms > max(ends) else {})
 
     def resume(self, request: r.ResumeConversation) -> Json:
         """End all holds and a hand-off, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was

@@ -94,7 +94,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
-            _prepare_one(update, book, aliases, prepared, only_agents_of_rules=intake.only_agents_of_rules)
+            _prepare_one(update, intake, book, aliases, prepared=prepared)
         except InvalidInput:
             if not skip_invalid:
                 raise
@@ -106,11 +106,11 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
 
 
 def _prepare_one(
-    update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared, *, only_agents_of_rules: bool
+    update: Update, intake: Intake, book: RuleBook, aliases: Aliases | None, *, prepared: Prepared
 ) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
     named = update.agent if isinstance(update, Incoming | Edited) else None
-    if only_agents_of_rules and named not in (None, owner and owner.agent):
+    if intake.only_agents_of_rules and named not in (None, owner and owner.agent):
         raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
     conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
@@ -125,7 +125,8 @@ def _prepare_one(
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            payload, timing = encode(_with_route(message, agent, queue)), timing_of(message, rules)
+            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
             )
@@ -134,7 +135,8 @@ def _prepare_one(
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             new_timing = timing_of(message, rules) if message.attachments else None
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            change, payload = update._replace(conversation=conversation), encode(_with_route(message, agent, queue))
+            change = update._replace(conversation=conversation)
+            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             texts = (update.message_id, *(getattr(update, name, None) for name in ("author", "emoji")))
@@ -184,10 +186,11 @@ def update_belongs(
     return Belongs(conversation, agent)
 
 
-def _with_route(message: Message, agent: str | None, queue: str | None) -> Message:
-    """Return the message with its agent, by which rules of the bus can route its batch, and with its queue."""
-    route = {name: value for name, value in (("agent", agent), ("queue", queue)) if value is not None}
-    return message.model_copy(update=route) if route else message
+def _payload_of(message: Message, **route: str | None) -> bytes:
+    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, and
+    its trace."""
+    known = {name: value for name, value in route.items() if value is not None}
+    return encode(message.model_copy(update=known) if known else message)
 
 
 def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:

@@ -14,7 +14,7 @@ from lambdas.ingest.authentication import Authentication, Unauthentic, require_a
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import apply_changes
 from lambdas.ingest.charging import Refusals, charge_all
-from lambdas.ingest.human_replies import HumanReplies
+from lambdas.ingest.human_replies import hand_off_all
 from lambdas.ingest.messages_put_aside import MessagesPutAside
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
@@ -22,7 +22,7 @@ from lambdas.ingest.preparation import Belongs, belongs, prepare
 from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
-from lambdas.ingest.trace import add_trace
+from lambdas.ingest.trace import traceparent_of
 from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -77,8 +77,7 @@ class Ingest:
         )
         self._bus = bus
         self._buffering = Buffering(lane, bus, clock)
-        hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
-        self._human_replies = HumanReplies(hand_offs, clock)
+        self._hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
@@ -181,7 +180,7 @@ class Ingest:
             # Check this before learning aliases, because a sender may name authors of accounts for which the sender's
             # secret is not valid.
             require_authority(signer, intake.accounts)
-            add_trace(intake, webhook.headers)
+            intake.traceparent = traceparent_of(webhook.headers)
             if self._aliases:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
@@ -208,7 +207,7 @@ class Ingest:
             apply_changes(self._lane, self._bus, allowed, done)
             newest_first = sorted(prepared.human_replies, key=lambda reply: reply.at_ms, reverse=True)
             replies = (each for each in newest_first if self._may(each.conversation, done, refusals))
-            self._human_replies.hand_off_all(in_time(replies), done)
+            hand_off_all(self._hand_offs, in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
             if refusals and not is_refused:
                 done.count("put_aside", len(refusals.messages))

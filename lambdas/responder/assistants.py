@@ -46,7 +46,7 @@ class Tool(NamedTuple):
 
 
 HAND_OFF, FINISH_TASK = "hand_off", "finish_task"
-_TOOLS = (
+TOOLS = {tool.name: tool for tool in (
     Tool(
         HAND_OFF, "Hand the conversation to a person, who answers from now on. Also tell the customer that you do so.",
         "reason", "Why a person is needed, in one sentence for that person.", "handOff",
@@ -55,8 +55,7 @@ _TOOLS = (
         FINISH_TASK, "Record that the customer's task is done. You will not see this conversation's messages again.",
         "summary", "What was done, in one or two sentences.", "finishTask",
     ),
-)  # fmt: skip
-TOOLS = {tool.name: tool for tool in _TOOLS}
+)}  # fmt: skip
 
 
 class Prompt(NamedTuple):

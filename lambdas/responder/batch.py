@@ -26,14 +26,6 @@ LANES = ("valkey", "dynamodb")
 BATCHES = "batches/"
 
 
-class ConversationEvent(NamedTuple):
-    """`FORGOTTEN` or `COMPLETED`: what concerns those batches whose last message arrived at or before `at_ms`."""
-
-    detail_type: str
-    conversation: str
-    at_ms: int
-
-
 class Batch(NamedTuple):
     batch_id: str
     conversation: ConversationId
@@ -76,11 +68,13 @@ def read_batch(body: str, objects: ObjectStore) -> Batch:
         )
 
 
-def read_conversation_event(event: Json) -> ConversationEvent:
+def read_conversation_event(event: Json) -> tuple[str, str, int]:
+    """Return `FORGOTTEN` or `COMPLETED`, the conversation, and the time: the event concerns those batches whose last
+    message arrived at or before it."""
     with _errors_as_malformed():
         detail = _detail(event, FORGOTTEN, COMPLETED)
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
-        return ConversationEvent(event["detail-type"], str(conversation), _require_type(int, detail["at"]))
+        return event["detail-type"], str(conversation), _require_type(int, detail["at"])
 
 
 @contextmanager

@@ -22,7 +22,7 @@ are, but the assistant does not receive them.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -115,6 +115,10 @@ class ConversationRecord(NamedTuple):
     """Batches whose last message arrived at or before this time are dropped."""
     episode_from_ms: int
     """Batches whose last message arrived at or before this time belong to an earlier episode."""
+
+    @property
+    def has_plan(self) -> bool:
+        return self.status == PROCESSING
 
 
 class End(NamedTuple):
@@ -251,7 +255,7 @@ class ConversationsTable(Table):
         }
         do = "SET #conversationStatus = :status, #repliesSince = :since, #replies = :replies"
         values: Values = {
-            "status": "processing_reply",
+            "status": PROCESSING,
             "since": reply_count.began_at_ms,
             "replies": reply_count.replies,
         }
@@ -320,11 +324,11 @@ class ConversationsTable(Table):
         request = self._new(tombstone, {"forgotten": at_ms}, only_if=to_do)["Put"]
         return self._asked("forget conversation", "put_item", request).done
 
-    def count(self, conversation: str) -> tuple[int, int]:
-        """Return (number of turns, number of marks)."""
+    def count(self, conversation: str) -> Mapping[str, int]:
+        """Return the numbers of its turns and marks."""
         record, parts = self.read(conversation), self._parts(conversation)
         turns = (len(record.turns) if record else 0) + sum(part.startswith("t#") for part in parts)
-        return turns, sum(part.startswith("o#") for part in parts)
+        return {"turns": turns, "marks": sum(part.startswith("o#") for part in parts)}
 
     def erase(self, conversation: str, *, has_time: Callable[[], bool]) -> bool:
         """Delete all items except the record. Return False if time ran out before all were deleted."""

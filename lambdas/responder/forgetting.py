@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 from uuid import uuid4
 
 from lambdas.operations import Operation, Operations
@@ -24,13 +23,6 @@ MAX_OLDER_TURNS_IN_AN_ANSWER = 80
 TimeLeft = Callable[[], int]
 
 
-class ForgetResult(NamedTuple):
-    turns: int
-    marks: int
-    finished: bool
-    """False if the caller must call again."""
-
-
 class OperatorCommands:
     def __init__(
         self,
@@ -50,16 +42,18 @@ class OperatorCommands:
         operations |= operations_of(self._table)
         return Operations(operations, self._telemetry).answer(event, request_id=request_id)
 
-    def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
-        """Erase the record, turns and marks, and drop the batches that arrived at or before `at_ms`."""
-        owner = self._new_owner()
-        turns, marks = self._table.count(conversation)
+    def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> Json:
+        """Erase the record, turns and marks, and drop the batches that arrived at or before `at_ms`.
+
+        Return what was erased. If `finished` is False, the caller must call again.
+        """
+        owner, counts = self._new_owner(), self._table.count(conversation)
         if not self._table.begin_to_forget(conversation, owner, at_ms=at_ms, now_ms=self._clock()):
-            return ForgetResult(0, 0, finished=True)
+            return {"counts": dict.fromkeys(counts, 0), "finished": True}
         is_erased = self._table.erase(conversation, has_time=lambda: time_left() > MIN_TIME_TO_ERASE_MS)
         if is_erased:
             self._table.end_forget(conversation, owner)
-        return ForgetResult(turns, marks, is_erased)
+        return {"counts": counts, "finished": is_erased}
 
     def end_episode(self, conversation: str, *, at_ms: int) -> None:
         self._table.end_episode(conversation, at_ms=at_ms, now_ms=self._clock())
@@ -90,10 +84,9 @@ class OperatorCommands:
         if type(at_ms) is not int or not 0 <= at_ms <= self._clock() + MAX_CLOCK_AHEAD_MS:
             raise InvalidInput("at must be a time in milliseconds that has passed.")
         conversation = _conversation(event)
-        done = ForgetResult(*self._table.count(conversation), finished=True)
-        if not dry_run:
-            done = self.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
-        return {"counts": {"turns": done.turns, "marks": done.marks}, "finished": done.finished}
+        if dry_run:
+            return {"counts": self._table.count(conversation), "finished": True}
+        return self.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
 
 
 def _conversation(event: Json) -> str:

@@ -27,22 +27,11 @@ MAX_REASON_CHARACTERS = 1_000
 DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interrupt"
 
 
-class ActiveHold(NamedTuple):
-    """A hold by people or by a consumer, or the mark that people have the conversation (`handoff`).
-
-    If it is a consumer's, `cause` is the consumer's name.
-    """
-
-    holder: str
-    cause: str
-    until_ms: int | None
-    """None if the hand-off has no limit."""
-
-
 class GateCheck(NamedTuple):
     """The buffer's response to the question whether a part may be sent."""
 
-    hold: ActiveHold | None
+    hold: Json | None
+    """What the gate says of a hold by people or by a consumer, or of the mark that people have the conversation."""
     newer: bool
     """The customer has written messages after the turn, and the policy lets them close the gate."""
 
@@ -58,15 +47,6 @@ class BufferClient:
         self._gate_function = gate_function
         self._by = by
 
-    def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
-        """Return the conversation's newest generation in the batch's lane, and its hold, if any."""
-        seen = self.call("gate", batch.conversation, generation=batch.generation, lane=batch.lane)
-        return int(seen["current"]), _hold(seen)
-
-    def current_hold(self, batch: Batch) -> ActiveHold | None:
-        """Return a hold, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
-        return _hold(self.call("gate", batch.conversation))
-
     def call(self, operation: str, conversation: ConversationId, **fields: object) -> Json:
         """Return the result of an operation on the conversation. docs/responder.md lists the operations."""
         event = {"operation": operation, "by": self._by, "conversation": str(conversation), **fields}
@@ -77,21 +57,14 @@ class BufferClient:
         raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")
 
 
-def _hold(seen: Json) -> ActiveHold | None:
-    return next((ActiveHold(each["holder"], each["cause"], each["until"]) for each in seen["holds"]), None)
+def check_gate(buffer: BufferClient, policy: str, batch: Batch, *, parts_sent: int, has_waited: bool) -> GateCheck:
+    """Ask the buffer whether the next part may be sent. The result may be outdated at once.
 
-
-class ReplyGate:
-    def __init__(self, policy: str, buffer: BufferClient) -> None:
-        self._buffer = buffer
-        self._policy = policy
-
-    def check(self, batch: Batch, *, parts_sent: int, has_waited: bool) -> GateCheck:
-        """Ask the buffer whether the next part may be sent. The result may be outdated at once.
-
-        `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough.
-        """
-        if has_waited or self._policy == DELIVER or (parts_sent and self._policy != INTERRUPT):
-            return GateCheck(self._buffer.current_hold(batch), newer=False)
-        newest, hold = self._buffer.newest_generation(batch)
-        return GateCheck(hold, newer=newest > batch.generation)
+    `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough.
+    """
+    fields: Json = {}
+    if not has_waited and policy != DELIVER and (not parts_sent or policy == INTERRUPT):
+        fields = {"generation": batch.generation, "lane": batch.lane}
+    # Without these fields, the gate answers even in an outage of Valkey.
+    seen = buffer.call("gate", batch.conversation, **fields)
+    return GateCheck(next(iter(seen["holds"]), None), newer=seen.get("newer", False))

@@ -10,7 +10,6 @@ from lambdas.responder.batch import COMPLETED, read_conversation_event
 from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_credential
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
-from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy
 from lambdas.responder.forgetting import OperatorCommands
 from lambdas.responder.gate import BufferClient
@@ -52,7 +51,7 @@ def _components() -> _Components:
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=BufferClient(Functions(), settings.gate_function, by="responder"),
-        dead_letters=DeadLetters(dead_letter_urls),
+        dead_letter_urls=dead_letter_urls,
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, FakeChannel()),
     )
@@ -108,7 +107,8 @@ def _change(event: Json, components: _Components, time_left_ms: Callable[[], int
         components.commands.end_episode(conversation, at_ms=at_ms)
         return {}
     erased = components.commands.forget(conversation, at_ms=at_ms, time_left=time_left_ms)
-    components.telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
-    if not erased.finished:
+    turns_erased, finished = erased["counts"]["turns"], erased["finished"]
+    components.telemetry.info("forgotten", conversation=conversation, turns=turns_erased, finished=finished)
+    if not finished:
         raise CallBusy("the conversation is not erased yet")
     return {}

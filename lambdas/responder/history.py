@@ -38,12 +38,6 @@ class Turn(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
 
 
-class TrimmedTurns(NamedTuple):
-    recent: list[Turn]
-    older: list[Turn]
-    """The turns that are moved out of the record."""
-
-
 def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
     """Return the text as the record keeps it: at most `max_bytes` long, without control characters."""
     # In JSON a control character takes six bytes. Half of a surrogate pair, which an AI may return, cannot be encoded.
@@ -53,13 +47,13 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
     return encoded[: max_bytes - len(CUT_MARK.encode())].decode("utf-8", "ignore") + CUT_MARK
 
 
-def trim(turns: Sequence[Turn]) -> TrimmedTurns:
+def trim(turns: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
     """Return the turns that stay in the record, and those that are moved out of it: the older half, in one go."""
     sizes = [len(to_json(turn.fields())) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
-        return TrimmedTurns(list(turns), [])
+        return list(turns), []
     first = max(first_that_fits(sizes, MAX_RECORDED_TURNS_BYTES // 2), len(turns) - MAX_RECORDED_TURNS // 2)
-    return TrimmedTurns(list(turns[first:]), list(turns[:first]))
+    return list(turns[first:]), list(turns[:first])
 
 
 def fit_into_budget(earlier: Sequence[Turn], question: Sequence[Turn], *, max_tokens: int) -> list[Turn]:

@@ -6,13 +6,7 @@ from typing import Any
 
 from lambdas.responder import history
 from lambdas.responder.batch import Batch
-from lambdas.responder.conversations_table import (
-    ConversationRecord,
-    ConversationsTable,
-    End,
-    Plan,
-    ReplyCount,
-)
+from lambdas.responder.conversations_table import ConversationRecord, ConversationsTable, End, Plan, ReplyCount
 from lambdas.responder.errors import CallBusy
 from message_buffer.consumer import turns
 from message_buffer.json_object import Json

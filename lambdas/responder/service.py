@@ -7,7 +7,7 @@ that moment is not sent again, but marked as unconfirmed.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
@@ -16,19 +16,10 @@ from lambdas.responder import history, trace
 from lambdas.responder.assistants import HAND_OFF, TOOLS, Assistant, Prompt
 from lambdas.responder.batch import Batch, read_batch
 from lambdas.responder.channels import MAX_SEND_SECONDS, Channel, split
-from lambdas.responder.conversations_table import (
-    PLANNED,
-    PROCESSING,
-    SENDING,
-    SENT,
-    UNCONFIRMED,
-    ConversationsTable,
-    Part,
-    Plan,
-)
-from lambdas.responder.dead_letters import DeadLetters
+from lambdas.responder.conversations_table import PLANNED, SENDING, SENT, UNCONFIRMED, ConversationsTable, Part, Plan
+from lambdas.responder.dead_letters import put_dead_letter
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, MalformedEvent
-from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, ActiveHold, BufferClient, GateCheck, ReplyGate
+from lambdas.responder.gate import DELIVER, MAX_REASON_CHARACTERS, BufferClient, GateCheck, check_gate
 from lambdas.responder.history import USER, Turn
 from lambdas.responder.owned_turn import OwnedTurn
 from message_buffer.aws.object_store import ObjectStore
@@ -37,6 +28,7 @@ from message_buffer.consumer import turns
 from message_buffer.consumer.turns import Entry, TryAgain
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.event_bus import EventBus
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -69,7 +61,8 @@ class Collaborators(NamedTuple):
     bus: EventBus
     objects: ObjectStore
     buffer: BufferClient
-    dead_letters: DeadLetters
+    dead_letter_urls: Mapping[str, str]
+    """The URL of each queue -> the URL of its dead-letter queue."""
     assistant: Callable[[str], Assistant]
     """Returns the assistant with the keys of a tenant."""
     channel: Callable[[ConversationId], Channel | None]
@@ -92,7 +85,6 @@ class Responder:
         self._telemetry = telemetry
         self._clock = clock
         self._new_owner = new_owner
-        self._gate = ReplyGate(options.gate, collaborators.buffer)
 
     def respond(self, delivered: turns.Turn, *, time_left_ms: Callable[[], int]) -> None:
         """Answer the entries of a conversation. Raise TryAgain if the queue has to deliver them again.
@@ -130,7 +122,7 @@ class Responder:
         record = self._table.acquire(name, owner, now_ms=now_ms)
         trace.follow(list(batches.values())[-1].traceparent)
         settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
-        plan = self._table.take_plan(name, owner) if record.status == PROCESSING else None
+        plan = self._table.take_plan(name, owner) if record.has_plan else None
         owned = OwnedTurn(
             self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
         )
@@ -180,7 +172,7 @@ class Responder:
 
     def _give_up(self, entries: Sequence[Entry], delivered: turns.Turn, reason: str, **ids: str) -> None:
         for entry in entries:
-            self._collaborators.dead_letters.put(entry, reason=reason)
+            put_dead_letter(entry, self._collaborators.dead_letter_urls[entry.queue_url], reason=reason)
             self._telemetry.warn("reply was given up", reason=reason, attempt=entry.receives, **ids)
         delivered.finish(entries)
 
@@ -275,7 +267,8 @@ class Responder:
         """Ask the gate. Raise TryAgain if it is closed before the first part."""
         oldest = owned.delivered.entries[0]
         left_ms = oldest.first_received_at_ms + self._options.gate_wait_seconds * 1_000 - self._clock()
-        check = self._gate.check(owned.newest, parts_sent=parts_sent, has_waited=left_ms <= 0)
+        buffer, policy, has_waited = self._collaborators.buffer, self._options.gate, left_ms <= 0
+        check = check_gate(buffer, policy, owned.newest, parts_sent=parts_sent, has_waited=has_waited)
         if check.newer and not check.hold and not parts_sent:
             self._telemetry.info("reply waits: newer messages", **_ids(owned))
             raise TryAgain(min(MIN_GATE_PAUSE_SECONDS << (oldest.receives - 1), left_ms // 1_000 + 1))
@@ -345,14 +338,14 @@ class Responder:
         allowed = owned.settings.get("allowedChannels") or self._options.allowed_channels
         return CHANNEL_NOT_ALLOWED if allowed and owned.conversation.platform not in allowed else None
 
-    def _withhold(self, owned: OwnedTurn, reason: str, hold: ActiveHold | None = None) -> None:
+    def _withhold(self, owned: OwnedTurn, reason: str, hold: Json | None = None) -> None:
         """Store that no reply, or no rest of one, is sent. From now on no run sends a part of it."""
         event = {
             "version": EVENT_VERSION,
             "conversationId": str(owned.conversation),
             "tenant": owned.conversation.tenant,
             "reason": reason,
-            **({"hold": {"holder": hold.holder, "cause": hold.cause, "until": hold.until_ms}} if hold else {}),
+            **({"hold": hold} if hold else {}),
         }
         plan = owned.plan or Plan(self._question(owned))
         owned.store(plan._replace(withheld=json.dumps(event)), now_ms=self._clock())

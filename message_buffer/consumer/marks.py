@@ -10,13 +10,12 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import DAY_MS, SECOND_MS
 
 # The bus's archive can replay a batch, and a person can move a dead letter back, after weeks.
-DEFAULT_KEPT_DAYS = 35
+KEPT_MS = 35 * DAY_MS
 
 
 class TableMarks(Table):
-    def __init__(self, name: str, *, kept_days: int = DEFAULT_KEPT_DAYS, clock: Clock = system_clock) -> None:
+    def __init__(self, name: str, *, clock: Clock = system_clock) -> None:
         super().__init__(name)
-        self._kept_ms = kept_days * DAY_MS
         self._clock = clock
 
     def answered(self, batch_ids: Collection[str]) -> set[str]:
@@ -25,6 +24,6 @@ class TableMarks(Table):
 
     def mark(self, batch_ids: Collection[str]) -> None:
         """Remember that these batches were answered."""
-        expires_at = (self._clock() + self._kept_ms) // SECOND_MS
+        expires_at = (self._clock() + KEPT_MS) // SECOND_MS
         for batch_id in batch_ids:
             self._put("mark batch", {"id": batch_id, "expiresAt": expires_at}, only_if="attribute_not_exists(#id)")

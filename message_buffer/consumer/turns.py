@@ -19,11 +19,11 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import LockLost, SendFailed
@@ -87,7 +87,6 @@ class Turn:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = list(entries)
-        self.check_beats: Callable[[], None] = lambda: None
         self._hidden_until = math.inf
 
     @property
@@ -101,8 +100,6 @@ class Turn:
 
     def require_hidden(self) -> None:
         """Raise an error if another run may have the entries by now. Call it before each step that has effects."""
-        self.check_beats()
-        # A process that was paused comes here before its heartbeat has noticed.
         if time.monotonic() >= self._hidden_until:
             raise LockLost("the entries were not hidden in time")
 
@@ -111,13 +108,13 @@ class Turn:
         hidden_until = time.monotonic() + seconds
         response = self._call("change_message_visibility_batch", self.entries, VisibilityTimeout=seconds)
         # An entry that was finished while the call was under way cannot be hidden any more.
-        if {entry.id for entry in self.entries} & {failed["Id"] for failed in response.get("Failed", ())}:
+        refused = {entry.id for entry in self.entries} & {failed["Id"] for failed in response.get("Failed", ())}
+        self._hidden_until = -math.inf if refused else hidden_until
+        if refused:
             raise SendFailed("hide entries: refused")
-        self._hidden_until = hidden_until
 
-    def finish(self, entries: Iterable[Entry]) -> None:
+    def finish(self, finished: Sequence[Entry]) -> None:
         """Delete these entries now, so that they are not delivered again even if the rest of the turn fails."""
-        finished = list(entries)
         self.entries = [entry for entry in self.entries if entry not in finished]
         # Lambda deletes them, too, at the end of the invocation.
         with suppress(SendFailed):
@@ -138,15 +135,7 @@ Answer = Callable[[Turn], None]
 def handle(event: Json, answer: Answer, *, queue_urls: Collection[str], marks: Marks | None = None) -> Json:
     """Answer the entries of a Lambda event source mapping with `ReportBatchItemFailures`. Return those that failed."""
     urls = {url.rpartition("/")[2]: url for url in queue_urls}
-    entries = [
-        Entry(
-            record["messageId"],
-            record["receiptHandle"],
-            urls[record["eventSourceARN"].rpartition(":")[2]],
-            *_content(record["body"], record["attributes"]),
-        )
-        for record in event["Records"]
-    ]
+    entries = [_entry(urls[each["eventSourceARN"].rpartition(":")[2]], each) for each in event["Records"]]
     failed = _answer_all(entries, answer, marks)
     return {"batchItemFailures": [{"itemIdentifier": entry.id} for entry in failed]}
 
@@ -159,17 +148,17 @@ def poll(queue_url: str, answer: Answer, *, marks: Marks | None = None, wait_sec
             QueueUrl=queue_url, MaxNumberOfMessages=MAX_ENTRIES, VisibilityTimeout=HIDDEN_SECONDS,
             WaitTimeSeconds=wait_seconds, AttributeNames=ATTRIBUTES,
         ).get("Messages", [])  # fmt: skip
-    entries = [
-        Entry(each["MessageId"], each["ReceiptHandle"], queue_url, *_content(each["Body"], each["Attributes"]))
-        for each in found
-    ]
+    entries = [_entry(queue_url, each) for each in found]
     _answer_all(entries, answer, marks)
     return len(entries)
 
 
-def _content(body: str, attributes: dict[str, Any]) -> tuple[str, str, int, int]:
-    receives, first_received_at_ms, group = (attributes[name] for name in ATTRIBUTES)
-    return group, body, int(receives), int(first_received_at_ms)
+def _entry(queue_url: str, given: Json) -> Entry:
+    # Lambda's names of these fields begin with a small letter, and those of SQS with a capital one.
+    message = {name.lower(): value for name, value in given.items()}
+    receives, first_received_at_ms, group = (message["attributes"][name] for name in ATTRIBUTES)
+    ids = message["messageid"], message["receipthandle"]
+    return Entry(*ids, queue_url, group, message["body"], int(receives), int(first_received_at_ms))
 
 
 def _answer_all(entries: Sequence[Entry], answer: Answer, marks: Marks | None) -> list[Entry]:
@@ -188,12 +177,11 @@ def _answer_group(answer: Answer, marks: Marks | None, turn: Turn) -> list[Entry
     try:
         keep_hidden = partial(turn.hide, seconds=HIDDEN_SECONDS)
         keep_hidden()
-        with Heartbeat(keep_hidden, every_seconds=HIDDEN_SECONDS / BEATS_WHILE_HIDDEN) as heartbeat:
-            turn.check_beats = heartbeat.check
+        with Heartbeat(keep_hidden, every_seconds=HIDDEN_SECONDS / BEATS_WHILE_HIDDEN):
             ids = {entry.id: str(entry.batch["batchId"]) for entry in turn.entries} if marks else {}
             if marks:
                 answered = marks.answered(ids.values())
-                turn.finish(entry for entry in turn.entries if ids[entry.id] in answered)
+                turn.finish([entry for entry in turn.entries if ids[entry.id] in answered])
             if turn.entries:
                 answer(turn)
                 # The turn was answered, so without the marks it is better deleted than answered again.

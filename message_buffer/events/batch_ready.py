@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidInput, MalformedMessage
 from message_buffer.json_object import Json, to_json
+from message_buffer.lanes.holds import shown_end
 from message_buffer.lanes.outcomes import BatchTaken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.messages.conversation_id import parse_conversation_id, reply_until_ms
@@ -110,7 +111,7 @@ def event_of(
         "tenant": name.tenant,
         **({} if content.agent is None else {"agent": content.agent}),
         **({} if queue is None else {"queue": queue}),
-        **({"handoff": {"cause": mark.cause, "until": mark.shown_until_ms}} if (mark := taken.handoff) else {}),
+        **({"handoff": {"cause": mark.cause, "until": shown_end(mark.until_ms)}} if (mark := taken.handoff) else {}),
         "generation": taken.generation,
         "attempt": taken.attempt,
         "messageCount": len(taken.payloads),

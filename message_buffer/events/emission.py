@@ -13,7 +13,7 @@ from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.batch_queues import WITHOUT_QUEUES, BatchQueues, acceptable
+from message_buffer.events.batch_queues import BatchQueues, acceptable
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
 from message_buffer.json_object import Json, to_json
@@ -58,7 +58,7 @@ class Emission:
         dead_letters: DeadLetterQueue,
         telemetry: Telemetry,
         *,
-        queues: BatchQueues = WITHOUT_QUEUES,
+        queues: BatchQueues,
         max_event_bytes: int,
         max_attempts: int,
         clock: Clock = system_clock,

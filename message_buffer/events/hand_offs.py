@@ -6,13 +6,14 @@ once, and seldom more often.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
 from message_buffer.events.event_bus import EventBus, conversation_event
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import NO_END_MS, Holder
+from message_buffer.lanes.holds import NO_END_MS, Holder, shown_end
 from message_buffer.lanes.lane import Lane
 from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
@@ -77,37 +78,31 @@ class HandOffs:
                 f"{MAX_HOLD_MS // HOUR_MS} h."
             )
         until_ms = NO_END_MS if hold_ms is None else min(self._clock() + hold_ms, NO_END_MS)
-        takeover = self.change(conversation, lambda each, now_ms: each.after_hand_off(until_ms=until_ms, now_ms=now_ms))
-        self.apply(conversation, takeover, initiator)
-        return _shown(takeover.until_ms)
+        takeover, _ = self.take_over(conversation, initiator, partial(Takeover.after_hand_off, until_ms=until_ms))
+        return shown_end(takeover.until_ms)
 
-    def change(self, conversation: ConversationId, after: Callable[[Takeover, int], Takeover]) -> Takeover:
-        """Store what `after` returns for the conversation's takeover and the time, and return it. Raise SendFailed."""
-        name = str(conversation)
-        for _ in range(MAX_SAVES_OF_A_TAKEOVER):
-            before, now_ms = self._table.read(name), self._clock()
-            takeover = after(before, now_ms)
-            if takeover is before or self._table.save(name, takeover, now_ms=now_ms):
-                return takeover
-        raise SendFailed("save takeover: other requests keep changing it")
+    def take_over(
+        self, conversation: ConversationId, initiator: Initiator, change: Callable[..., Takeover]
+    ) -> tuple[Takeover, bool]:
+        """Change the takeover, mark or hold the conversation until its end, and publish it if it is new.
 
-    def apply(self, conversation: ConversationId, takeover: Takeover, initiator: Initiator) -> bool:
-        """Mark or hold the conversation until the takeover's end. Publish the takeover, and return True, if it is new.
-
-        A caller may repeat this, because its first call may have died right after storing the takeover.
+        Return (the takeover, True if it is new). A caller may repeat this, because its first call may have died right
+        after storing the takeover.
         """
-        name = str(conversation)
+        name, takeover = str(conversation), self._save(conversation, change)
+        if not takeover.is_on(self._clock()):
+            return takeover, False
         self._hold(name, takeover, initiator.cause)
         if not takeover.is_published:
-            about = {"messageId": initiator.message_id, "until": _shown(takeover.until_ms)}
+            about = {"messageId": initiator.message_id, "until": shown_end(takeover.until_ms)}
             self._publish(HANDED_OFF, conversation, initiator, takeover.began_at_ms, reason=initiator.reason, **about)
         if self._table.mark_published(name, began_at_ms=takeover.began_at_ms):
-            return not takeover.is_published
+            return takeover, not takeover.is_published
         if not self._table.read(name).is_on(self._clock()):
             # The conversation was handed back since the takeover was stored. The hold above may have begun after that,
             # so end it.
             self._resume(name, HANDED_OFF_HOLDS)
-        return False
+        return takeover, False
 
     def end(
         self,
@@ -121,15 +116,15 @@ class HandOffs:
         """
         name, was_on = str(conversation), False
 
-        def after(before: Takeover, now_ms: int) -> Takeover:
+        def change(before: Takeover, *, now_ms: int) -> Takeover:
             nonlocal was_on
             if was_on := before.is_on(now_ms):
                 about = {"reason": initiator.reason, "handedOffAt": before.began_at_ms}
                 self._publish(HANDED_BACK, conversation, initiator, now_ms, **about)
-            return before.after_hand_back(now_ms)
+            return before.after_hand_back(now_ms=now_ms)
 
         # End the takeover before the holds, or a late delivery of a human agent's earlier reply could begin them again.
-        self.change(conversation, after)
+        self._save(conversation, change)
         outcomes = self._resume(name, holds)
         if (begun := self._table.read(name)).is_on(self._clock()):
             # A new hand-off has begun since the takeover ended. Its hold may have ended above, so begin it again.
@@ -145,7 +140,7 @@ class HandOffs:
         holder: Holder = "handoff" if self.has_queue else "people"
         cause = cause if self.has_queue or cause == ANSWER else HANDOFF
         # Bound a hold, because the clock of the host that stored the takeover may be ahead or behind.
-        hold_ms = min(left_ms, MAX_HOLD_MS) if not self.has_queue else left_ms if _shown(takeover.until_ms) else None
+        hold_ms = min(left_ms, MAX_HOLD_MS) if not self.has_queue else left_ms if shown_end(takeover.until_ms) else None
         for lane in self._lanes:
             lane.hold_buffer(name, holder=holder, cause=cause, hold_ms=hold_ms)
 
@@ -155,10 +150,16 @@ class HandOffs:
             for lane in self._lanes
         ]
 
+    def _save(self, conversation: ConversationId, change: Callable[..., Takeover]) -> Takeover:
+        """Store the takeover that `change` returns for the stored one and the time, and return it. Raise SendFailed."""
+        name = str(conversation)
+        for _ in range(MAX_SAVES_OF_A_TAKEOVER):
+            before, now_ms = self._table.read(name), self._clock()
+            takeover = change(before, now_ms=now_ms)
+            if takeover is before or self._table.save(name, takeover, now_ms=now_ms):
+                return takeover
+        raise SendFailed("save takeover: other requests keep changing it")
+
     def _publish(self, kind: str, to: ConversationId, initiator: Initiator, at_ms: int, **fields: Any) -> None:
         about = {"cause": initiator.cause, "by": initiator.by, **fields}
         self._bus.publish(kind, conversation_event(to, initiator.agent, at_ms, about))
-
-
-def _shown(until_ms: int) -> int | None:
-    return None if until_ms >= NO_END_MS else until_ms

@@ -23,11 +23,6 @@ class Hold(NamedTuple):
     """If the holder is `people`: `answer`, `operator` or `handoff`. If it is `handoff`: `answer`, `operator` or a
     consumer's name. If it is `consumers`: a consumer's name. Nobody has verified a consumer's name."""
 
-    @property
-    def shown_until_ms(self) -> int | None:
-        """Return the end as operators and consumers see it: None if there is no limit."""
-        return None if self.until_ms >= NO_END_MS else self.until_ms
-
 
 Holds = tuple[Hold, ...]
 
@@ -53,6 +48,11 @@ def unexpired(holds: Holds, now_ms: int) -> Holds:
     return tuple(each for each in holds if each.until_ms > now_ms)
 
 
+def shown_end(until_ms: int) -> int | None:
+    """Return the end as operators and consumers see it: None if there is no limit."""
+    return None if until_ms >= NO_END_MS else until_ms
+
+
 def shown(holds: Holds) -> list[Json]:
     """Return the holds as operators and consumers see them."""
-    return [{"holder": each.holder, "cause": each.cause, "until": each.shown_until_ms} for each in holds]
+    return [{"holder": each.holder, "cause": each.cause, "until": shown_end(each.until_ms)} for each in holds]

@@ -9,8 +9,8 @@ DEFAULT, HANDOFF = "default", "handoff"
 # A queue's name is a part of the names of outputs and alarms.
 QUEUE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 
-Queues = Mapping[str, Mapping[str, Any]]
-"""The name of a queue -> its conditions, in the order in which they are tried: a field -> a text, or a list of texts.
+Queues = Mapping[str, Mapping[str, Collection[str]]]
+"""The name of a queue -> its conditions, in the order in which they are tried: a field -> the texts that meet it.
 `default` and `handoff` have no conditions."""
 NO_QUEUES: Queues = {}
 
@@ -28,13 +28,9 @@ def queue_of(queues: Queues, conversation: ConversationId, *, agent: str | None,
         "account": {account, door_of(platform, account)},
     }
     for name, conditions in queues.items():
-        if conditions and all(found[field] & _texts(wanted) for field, wanted in conditions.items()):
+        if conditions and all(found[field] & set(wanted) for field, wanted in conditions.items()):
             return name
     return DEFAULT if DEFAULT in queues else None
-
-
-def _texts(wanted: Any) -> set[Any]:
-    return {wanted} if isinstance(wanted, str) else set(wanted)
 
 
 def unknown_queues(rules: Mapping[str, Any], names: Collection[str]) -> Iterator[str]:

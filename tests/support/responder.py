@@ -8,13 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 from lambdas.responder.assistants import Prompt, Reply
-from lambdas.responder.batch import Batch
 from lambdas.responder.channels import Channel
 from lambdas.responder.conversations_table import ConversationsTable, Plan
-from lambdas.responder.dead_letters import DeadLetters
 from lambdas.responder.errors import CallBusy, CallUnconfirmed
 from lambdas.responder.forgetting import OperatorCommands
-from lambdas.responder.gate import ActiveHold, BufferClient
+from lambdas.responder.gate import BufferClient
 from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws import clients as aws
 from message_buffer.aws.object_store import ObjectStore
@@ -107,7 +105,14 @@ class _Stepped:
         found = getattr(self._thing, name)
         if not callable(found):
             return found
-        return lambda *args, **named: self._steps.take(name, lambda: found(*args, **named))
+
+        def step(*args: Any, **named: Any) -> Any:
+            said = name
+            if args[:1] == ("gate",):
+                said = "gate" if "generation" in named else "gate of holds"
+            return self._steps.take(said, lambda: found(*args, **named))
+
+        return step
 
 
 class FakeChannel:
@@ -153,7 +158,7 @@ class FakeBuffer(BufferClient):
         self._clock = clock
         self.generation = 1
         self.window_generation = 1
-        self.others: ActiveHold | None = None
+        self.others: Json | None = None
         """A hold by people or by a consumer, or the mark of a hand-off."""
         self.handed_off: list[Json] = []
         self.completed: list[tuple[str, int]] = []
@@ -161,22 +166,25 @@ class FakeBuffer(BufferClient):
 
     def call(self, operation: str, conversation: ConversationId, **fields: Any) -> Json:
         match operation:
+            case "gate":
+                newest = self.generation if fields.get("lane") == "valkey" else self.window_generation
+                newer = {"newer": newest > fields["generation"]} if fields else {}
+                held = self.others and (self.others["until"] is None or self.others["until"] > self._clock())
+                return {"holds": [self.others] if held else [], **newer}
             case "conversation.handoff":
                 self.handed_off.append({"conversation": str(conversation), **fields})
-                self.others = ActiveHold("handoff", "responder", self._clock() + fields["holdMs"])
+                self.others = hold("handoff", "responder", self._clock() + fields["holdMs"])
             case "conversation.complete":
                 self.completed.append((fields["summary"], fields["at"]))
         return {}
 
-    def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
-        return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)
-
-    def current_hold(self, batch: Batch) -> ActiveHold | None:
-        found = self.others
-        return found if found and (found.until_ms is None or found.until_ms > self._clock()) else None
-
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
-        self.others = ActiveHold("people", cause, self._clock() + for_ms)
+        self.others = hold("people", cause, self._clock() + for_ms)
+
+
+def hold(holder: str, cause: str, until_ms: int | None) -> Json:
+    """Return a hold as the gate says it."""
+    return {"holder": holder, "cause": cause, "until": until_ms}
 
 
 class FakeObjects(ObjectStore):
@@ -212,7 +220,7 @@ class World:
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
-                dead_letters=DeadLetters({self.queue.url: self.dead.url}),
+                dead_letter_urls={self.queue.url: self.dead.url},
                 assistant=lambda _tenant: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),
@@ -237,10 +245,10 @@ class World:
     def put(self, body: str, *, group: str = NAME) -> None:
         self.queue.put(body, group=group, deduplication_id=str(next(self._emitted)))
 
-    def forget(self, *, at_ms: int | None = None) -> bool:
+    def forget(self, *, at_ms: int | None = None) -> Any:
         """Erase the conversation. Return False if time ran out."""
         at_ms = self.now_ms if at_ms is None else at_ms
-        return self.commands.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms).finished
+        return self.commands.forget(NAME, at_ms=at_ms, time_left=lambda: self.time_left_ms)["finished"]
 
     def deliver(self) -> None:
         """Advance the clock until entries can be delivered, and deliver them as Lambda does."""

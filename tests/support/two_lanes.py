@@ -184,8 +184,9 @@ class TwoLanes:
         destinations = (self.scene.bus, self.scene.objects, self.scene.letters)
         telemetry = self.scene.telemetry
         emission = Emission(
-            *destinations, telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
-        )
+            *destinations, telemetry,
+            queues=self.scene.queues, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
+        )  # fmt: skip
         for each in (emission, self.scene.processor._emission):
             self._watch(each)
         return ConversationProcessor(

@@ -11,23 +11,22 @@ from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_queues import BatchQueues
 from message_buffer.events.emission import TimeLeft, open_emission
-from message_buffer.json_object import Json
 from message_buffer.lanes.holds import NO_END_MS, Hold
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MIN_RETRY_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 from message_buffer.messages.message import Message, encode
-from message_buffer.rules.queues import queue_of, unknown_queues
+from message_buffer.rules.queues import Queues, queue_of, unknown_queues
 from message_buffer.settings import EmissionSettings
 from tests.support.engine import Engine
 from tests.support.fakes import RecordedTelemetry
 from tests.support.web_server import Request, WebServer, web_server
 from tests.unit.test_conversation_processor import AMPLE, CONVERSATION, MAX_ATTEMPTS, NOW, Scene
 
-QUEUES: dict[str, Json] = {
-    "vip": {"tenant": "acme", "platform": ["whatsapp", "sms"]},
-    "whatsapp": {"platform": "whatsapp"},
-    "sales": {"agent": "sales"},
+QUEUES: Queues = {
+    "vip": {"tenant": ["acme"], "platform": ["whatsapp", "sms"]},
+    "whatsapp": {"platform": ["whatsapp"]},
+    "sales": {"agent": ["sales"]},
     "shop": {"account": ["shop"]},
     "default": {},
     "handoff": {},
@@ -75,7 +74,7 @@ def test_the_first_queue_all_of_whose_conditions_are_met_gets_a_message_unless_a
 
 def test_without_a_default_what_no_condition_matches_has_no_queue() -> None:
     conversation = ConversationId("acme", "telegram", "1", "2")
-    queues = {"whatsapp": {"platform": "whatsapp"}, "handoff": {}}
+    queues: Queues = {"whatsapp": {"platform": ["whatsapp"]}, "handoff": {}}
     assert queue_of(queues, conversation, agent=None, rule=None) is None
     assert queue_of({}, conversation, agent=None, rule="whatsapp") is None
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
-from lambdas.responder.gate import MAX_REASON_CHARACTERS, BufferClient
+from lambdas.responder.gate import DISCARD_AND_MERGE, MAX_REASON_CHARACTERS, BufferClient, check_gate
 from message_buffer.aws.dynamodb import Table
 from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
@@ -437,23 +438,24 @@ def test_the_responder_sees_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool
 ) -> None:
     gate = gate_of(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
-    buffer = BufferClient(Function(gate), "gate", by="responder")
+    ask = partial(check_gate, BufferClient(Function(gate), "gate", by="responder"), DISCARD_AND_MERGE)
     window.send("m1")
     window.pass_time(WINDOW_MS)
     (detail,) = window.events()
     body = {"detail-type": "messages.batch.ready", "detail": detail}
     batch = read_batch(json.dumps(body), window.objects)
-    assert buffer.newest_generation(batch) == (batch.generation, None)
+    assert ask(batch, parts_sent=0, has_waited=False) == (None, False)
     window.send("m2")
-    assert buffer.newest_generation(batch)[0] > batch.generation
-    assert buffer.current_hold(batch) is None
+    assert ask(batch, parts_sent=0, has_waited=False) == (None, True)
+    assert ask(batch, parts_sent=0, has_waited=True) == (None, False)
     gate.hold({"conversation": CONVERSATION, "by": "another", "holdMs": HOLD_MS})
-    hold = buffer.current_hold(batch)
+    hold = ask(batch, parts_sent=0, has_waited=True).hold
     assert hold
-    assert (hold.holder, hold.cause) == ("consumers", "another")
+    assert (hold["holder"], hold["cause"]) == ("consumers", "another")
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m1"]]
     window.pass_time(HOLD_MS)
     assert window.batches() == [["m1"], ["m2"]]
     window.lane.hold_buffer(CONVERSATION, holder="handoff", cause="answer", hold_ms=None)
-    assert buffer.current_hold(batch) == ("handoff", "answer", None)
+    hold = ask(batch, parts_sent=0, has_waited=True).hold
+    assert hold == {"holder": "handoff", "cause": "answer", "until": None}

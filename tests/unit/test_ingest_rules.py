@@ -77,7 +77,7 @@ def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scen
     ]  # fmt: skip
 
 
-QUEUES: Json = {"sales": {"agent": ["sales", "support"]}, "whatsapp": {"platform": "whatsapp"}, "default": {}}
+QUEUES: Json = {"sales": {"agent": ["sales", "support"]}, "whatsapp": {"platform": ["whatsapp"]}, "default": {}}
 
 
 def test_a_message_and_its_edit_have_the_queue_that_the_stage_or_a_rule_names(

@@ -99,7 +99,7 @@ def test_deliver_sends_whatever_was_written_meanwhile(moment: Callable[[World], 
     moment(world)
     world.deliver()
     assert world.sender.sent == PARTS
-    assert "newest_generation" not in world.steps.names, "who always delivers asks only for holds"
+    assert "gate" not in world.steps.names, "who always delivers asks only for holds"
 
 
 @pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT])
@@ -201,7 +201,7 @@ def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     world.steps.fail_at = (7, "before", False)
     world.run()
-    assert world.steps.names[7] == "newest_generation"
+    assert world.steps.names[7] == "gate"
     assert world.sender.sent == PARTS
     assert len(world.assistant.prompts) == 1
 

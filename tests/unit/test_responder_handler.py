@@ -15,7 +15,7 @@ from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
 from lambdas.responder.errors import CallBusy, MalformedEvent
 from lambdas.responder.forgetting import MAX_OLDER_TURNS_IN_AN_ANSWER
-from lambdas.responder.gate import ActiveHold, BufferClient
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, BufferClient, check_gate
 from lambdas.responder.history import (
     MAX_IDS_BYTES,
     MAX_RECORDED_TURNS_BYTES,
@@ -193,9 +193,9 @@ def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
     for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
         huge = [turn._replace(text=shorten(text)) for turn in turns(*["t"] * 60)]
         assert all(len(turn.text.encode()) <= MAX_TURN_BYTES for turn in huge)
-        found = trim(huge)
-        assert found.older + found.recent == huge
-        assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent) < 350_000
+        recent, older = trim(huge)
+        assert older + recent == huge
+        assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in recent) < 350_000
 
 
 def test_a_turn_keeps_the_newest_of_too_many_ids_and_leaves_out_what_is_empty() -> None:
@@ -286,9 +286,10 @@ class FakeGate(Functions):
 def test_the_gate_is_asked_of_its_function() -> None:
     gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": []}})
     buffer = BufferClient(gate, "gate", by="responder")
-    assert buffer.newest_generation(BATCH) == (3, None)
-    gate.answer["result"]["holds"] = [{"holder": "handoff", "cause": "answer", "until": None}]
-    assert buffer.current_hold(BATCH) == ActiveHold("handoff", "answer", None)
+    assert check_gate(buffer, DISCARD_AND_MERGE, BATCH, parts_sent=0, has_waited=False) == (None, True)
+    mark = {"holder": "handoff", "cause": "answer", "until": None}
+    gate.answer["result"] = {"holds": [mark]}
+    assert check_gate(buffer, DELIVER, BATCH, parts_sent=0, has_waited=False) == (mark, False)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 
@@ -296,7 +297,7 @@ def test_the_gate_is_asked_of_its_function() -> None:
 def test_a_gate_that_refuses_is_asked_again_later() -> None:
     gate = FakeGate({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(CallBusy):
-        BufferClient(gate, "gate", by="responder").newest_generation(BATCH)
+        BufferClient(gate, "gate", by="responder").call("gate", BATCH.conversation)
 
 
 # -- secrets ---------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, ActiveHold
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT
 from message_buffer.errors import SendFailed
-from tests.support.responder import PARTS, Killed, Tables, World
+from tests.support.responder import PARTS, Killed, Tables, World, hold
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text())
 POLICIES = [DELIVER, DISCARD_AND_MERGE, INTERRUPT]
-LOOKS = ("newest_generation", "current_hold")
+LOOKS = ("gate", "gate of holds")
 QUESTION = "Where is it?"
 MOST_STEPS = 24
 HOUR_MS = 3_600_000
@@ -38,7 +38,7 @@ class Person:
             self._world.buffer.others = None
         if name in LOOKS:
             held = self._world.buffer.others
-            self._may_send = held is None or (held.until_ms is not None and held.until_ms <= self._world.now_ms)
+            self._may_send = held is None or (held["until"] is not None and held["until"] <= self._world.now_ms)
         elif name == "send":
             assert self._may_send, "a part was sent without a check, or whose check began during the takeover"
             self._may_send = False
@@ -125,7 +125,7 @@ def test_a_run_that_ends_after_it_published_that_a_reply_is_withheld_lets_no_lat
 
 def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
     world = World(new_table())
-    world.buffer.others = ActiveHold("consumers", "another-agent", world.now_ms + HOUR_MS)
+    world.buffer.others = hold("consumers", "another-agent", world.now_ms + HOUR_MS)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])
@@ -167,7 +167,7 @@ def test_no_batch_of_a_turn_is_answered_again_if_the_rest_of_its_reply_is_withhe
 @pytest.mark.parametrize("until_ms", [None, 2_000_000_000_000])
 def test_a_hand_off_is_obeyed_like_a_hold(until_ms: int | None, new_table: Tables) -> None:
     world = World(new_table())
-    world.buffer.others = ActiveHold("handoff", "operator", until_ms)
+    world.buffer.others = hold("handoff", "operator", until_ms)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])

@@ -94,7 +94,7 @@ def test_a_reply_that_is_written_down_is_sent_whatever_is_allowed_by_now(
     options: dict[str, Any], world: Callable[..., World]
 ) -> None:
     at_work = world(max_replies_an_hour=1)
-    # acquire, tenant_settings, finished, current_hold, count_reply, answer, plan
+    # acquire, tenant_settings, finished, gate of holds, count_reply, answer, plan
     at_work.steps.fail_at = (6, "after", True)
     at_work.emit("b-1", 1)
     at_work.deliver()

@@ -20,8 +20,8 @@ QUESTION = "Where is it?"
 ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
-    "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "publish", "finish",
+    "acquire", "tenant_settings", "finished", "gate", "count_reply", "answer", "plan",
+    "gate", "mark", "send", "mark", "gate of holds", "mark", "send", "mark", "publish", "finish",
 ]  # fmt: skip
 
 

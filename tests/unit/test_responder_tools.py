@@ -18,8 +18,8 @@ FOR_A_DAY = {"conversation": NAME, "holdMs": MAX_HOLD_MS}
 BOTH = {"hand_off": "wants a refund", "finish_task": "asked"}
 # Of a reply of two parts that uses both tools, with a gate that asks.
 STEPS = [
-    "acquire", "tenant_settings", "finished", "newest_generation", "count_reply", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark",
+    "acquire", "tenant_settings", "finished", "gate", "count_reply", "answer", "plan",
+    "gate", "mark", "send", "mark", "gate of holds", "mark", "send", "mark",
     "mark", "call", "mark", "mark", "call", "end_episode", "mark", "publish", "finish",
 ]  # fmt: skip
 TOOL = STEPS.index("call")

@@ -10,7 +10,7 @@ import pytest
 
 from message_buffer.aws import clients
 from message_buffer.consumer import turns
-from message_buffer.consumer.marks import TableMarks
+from message_buffer.consumer.marks import KEPT_MS, TableMarks
 from message_buffer.consumer.turns import TryAgain, Turn
 from message_buffer.errors import SendFailed
 from tests.support.fifo_queue import FakeSqs, FifoQueue
@@ -276,8 +276,8 @@ def test_marks_are_kept_in_a_table_until_they_expire(database: Any) -> None:
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    marks = TableMarks("marks", kept_days=1, clock=lambda: 1_000)
+    marks = TableMarks("marks", clock=lambda: 1_000)
     marks.mark(["a", "b"])
     marks.mark(["b"])
     assert marks.answered(["b", "c"]) == {"b"}
-    assert {item["expiresAt"]["N"] for item in database.scan(TableName="marks")["Items"]} == {"86401"}
+    assert {item["expiresAt"]["N"] for item in database.scan(TableName="marks")["Items"]} == {str(KEPT_MS // 1_000 + 1)}

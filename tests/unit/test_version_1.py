@@ -17,7 +17,7 @@ from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.messages.message import decode, encode
-from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text("utf-8"))
@@ -53,7 +53,15 @@ def test_a_dead_letter_is_redriven_and_makes_the_event_of_its_batch(name: str) -
     letter, bus, objects = read(name), FakeBus(), FakeObjects()
     if reference := letter.get("payloadsRef"):
         objects.kept[reference["key"]] = (FIXTURES / "dead_letter_payloads.json").read_bytes()
-    emission = Emission(bus, objects, FakeQueue(), RecordedTelemetry(), max_event_bytes=256_000, max_attempts=3)
+    emission = Emission(
+        bus,
+        objects,
+        FakeQueue(),
+        RecordedTelemetry(),
+        queues=FakeBatchQueues(),
+        max_event_bytes=256_000,
+        max_attempts=3,
+    )
     assert emission.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
     ((_, detail),) = bus.published
     emitted = json.loads(detail)

@@ -38,8 +38,6 @@ MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
 # Cut the platform's words about an error. The longest that are known have a few hundred characters.
 MAX_ERROR_CHARACTERS = 1_024
-# No platform has an error code with more digits.
-MAX_DIGITS_OF_AN_ERROR_CODE = 9
 # WhatsApp's ids begin with a country's code.
 _USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
@@ -197,6 +195,8 @@ class Intake:
     """If True, the sender may name only the agent that the rules give to the account."""
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
+    traceparent: str | None = None
+    """The webhook's trace, as W3C's header names it."""
     left_out_value: str | None = None
     """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
 
@@ -365,10 +365,10 @@ def failed(
     conversation: ConversationId, message_id: str, at_ms: int, *, code: Any, words: Iterable[Any], ids: AuthorIds | None
 ) -> Failed:
     """Return a failed delivery. `words` are the platform's texts about the error, of which some may be equal."""
-    digits = str(code) if type(code) is int or isinstance(code, str) else ""
-    is_code = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_AN_ERROR_CODE
+    # No platform has an error code with more digits.
+    is_code = isinstance(code, int | str) and re.fullmatch("[0-9]{1,9}", str(code)) is not None
     text = strings_of(dict.fromkeys(each for each in words if isinstance(each, str)), separator=": ")
-    return Failed(conversation, message_id, int(digits) if is_code else None, text[:MAX_ERROR_CHARACTERS], at_ms, ids)
+    return Failed(conversation, message_id, int(code) if is_code else None, text[:MAX_ERROR_CHARACTERS], at_ms, ids)
 
 
 def drop_nones(fields: Json) -> dict[str, Any]:
