@@ -20,7 +20,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: Va
     admin = valkey.admin()
     admin.flushall()
     spawn = get_context("spawn")
-    written, drained = spawn.Event(), spawn.Event()
+    begun, written, drained = spawn.Barrier(WRITERS + 1), spawn.Event(), spawn.Event()
     claims, record = spawn.Queue(), spawn.Queue()
 
     def place(seed: int) -> Place:
@@ -29,7 +29,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: Va
     def spawned(role: Callable[..., None], *args: object) -> BaseProcess:
         return spawn.Process(target=role, args=args, daemon=True)  # one that hangs must not keep pytest from ending
 
-    writers = [spawned(write, place(1000), number, written, record) for number in range(WRITERS)]
+    writers = [spawned(write, place(1000), number, begun, written, record) for number in range(WRITERS)]
     others = [
         *(spawned(process, place(seed), drained, claims, record) for seed in range(PROCESSORS)),
         *(spawned(execute, place(50 + seed), drained, claims, record) for seed in range(CONVERSATION_PROCESSORS)),
@@ -38,6 +38,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: Va
         each.start()
 
     store, recovered = place(0).store(), 0
+    begun.wait(60)  # on a busy machine, the processes take long to start
     end_of_writing = time.monotonic() + SECONDS
     reports: list[tuple[str, Any]] = []
     while not drained.is_set():

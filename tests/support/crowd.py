@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from queue import Empty
+from threading import Barrier
 from typing import Any
 
 from message_buffer.clock import system_clock
@@ -36,10 +37,11 @@ class Place:
         return Store(Connection(lambda: connect(settings)), SETTINGS, shebang=self.shebang)
 
 
-def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
+def write(place: Place, writer: int, begun: Barrier, stop: Event, record: "Queue[Any]") -> None:
     """Send to random conversations as fast as possible, one message in ten twice."""
     store, chance, number = place.store(), random.Random(place.seed + writer), 0
     accepted: list[tuple[str, str]] = []
+    begun.wait()
     while not stop.is_set():
         number += 1
         name, message_id = f"c{chance.randrange(CONVERSATIONS)}", f"w{writer}-{number}"
