@@ -69,7 +69,7 @@ class BatchBus(events.EventBus):
         keep_identity(archive.node.find_child("Archive"), "BusArchive")
 
     def _let_consume(self, accounts: tuple[str, ...]) -> None:
-        """Let each account make rules for our events, and change only its own rules."""
+        """Let each of these AWS accounts make rules for our events, and change only the rules that it made."""
         consumers = [iam.AccountPrincipal(account) for account in accounts]
         rules = cdk.Stack.of(self).format_arn(
             service="events", resource="rule", resource_name=f"{self.event_bus_name}/*"

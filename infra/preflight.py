@@ -45,7 +45,7 @@ class Stuck(Exception):
 
 
 def identify(config: StageConfig) -> Clients:
-    """Return the account's clients. Raise Stuck if the credentials do not work, or are not the stage's account's."""
+    """Return AWS clients. Raise Stuck if the credentials do not work, or belong to another account than the stage."""
     try:
         session = boto3.Session()
         sts = session.client("sts", region_name=config.region, config=CLIENT_CONFIG)

@@ -7,7 +7,7 @@ from .settings_and_defaults import StageConfig
 
 
 class StageStack(cdk.Stack):
-    """A stack of the stage, for one of the words in `STACKS`."""
+    """A stack of the stage. Its name ends with `word`, which is one of `STACKS`."""
 
     def __init__(self, scope: Construct, word: str, *, config: StageConfig) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
 """Erases a conversation from every place that stores a part of it, or counts what would be erased.
 
-Each step may be repeated. The lanes are erased first, so that they write nothing new to the other places. A dead letter
-is deleted after the object that it names, so that a later call can still find the object.
+Each step is idempotent. The lanes are erased first, so that they write nothing new to the other places. A dead letter
+is deleted after the object that it names: if the object remains, a later call still finds it by the letter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +134,7 @@ class Forgetting:
             ) from error
 
     def _copies(self, name: str, *, until_ms: int | None, erase: bool) -> tuple[dict[str, int], bool]:
-        """Count objects and dead letters, and erase them if `erase`. Do not count messages in objects.
+        """Count the conversation's objects, and its dead letters with their messages. If `erase`, also erase them all.
 
         Return (the counts, True if the dead letters were read to the end).
         """

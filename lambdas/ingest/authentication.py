@@ -35,7 +35,7 @@ class Authentication:
         self._secrets.of("")
 
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
-        """Return the text that the platform expects, or None if the request's verify token is not ours.
+        """Return the challenge that the platform expects back, or None if the request's verify token is not ours.
 
         Raise SendFailed if the secrets were never read.
         """

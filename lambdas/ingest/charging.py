@@ -43,7 +43,7 @@ class Refusals:
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
 
     def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
-        """Record a message that the lane refused, and which messages it would refuse, too."""
+        """Record that the lane refused this message, and which other messages are refused because of it."""
         self.messages.append((message, refused.reason))
         self.add(message.conversation, refused, is_message=True)
         account = _account_of(message.conversation)

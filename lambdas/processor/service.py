@@ -299,7 +299,7 @@ class Processor:
                 return Exit.LOST
 
     def _report(self) -> None:
-        """Publish the metrics if METRICS_EVERY_MS have passed, so that those of a long run do not wait for its end."""
+        """Publish the metrics if METRICS_EVERY_MS have passed, so that a long run does not publish only at its end."""
         if self._monotonic_ms() - self._reported_at >= METRICS_EVERY_MS:
             self._reported_at = self._monotonic_ms()
             self._telemetry.flush()

@@ -391,7 +391,7 @@ def _to_plan(item: Item) -> Plan:
 
 
 def _reply(plan: Plan, processing_ms: int) -> Turn:
-    """Return the turn of the parts that were sent."""
+    """Return the assistant's turn, which contains the parts of the reply that were sent."""
     said = shorten("\n".join(part.text for part in plan.sent))
     ids = [part.message_id for part in plan.sent if part.message_id]
     tokens = (plan.input_tokens, plan.output_tokens)

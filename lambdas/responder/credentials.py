@@ -1,4 +1,4 @@
-"""The keys of the AI and of the channels. They are one JSON object in AWS Secrets Manager, which each instance caches.
+"""The credentials of the AI and of the channels: one JSON object in AWS Secrets Manager, which each instance caches.
 
     {"openai": {"apiKey": "…", "tenants": {"acme": {"apiKey": "of a tenant"}}},
      "whatsapp": {"accessToken": "…", "accounts": {"<phone number id>": {"accessToken": "of another business"}}},
@@ -6,8 +6,8 @@
      "messenger": {"accounts": {"<page id>": {"pageToken": "…"}}},
      "telegram": {"botToken": "…", "accounts": {"<bot>": {"secret": "message-buffer-<stage>/acme/telegram"}}}}
 
-A key inside a tenant replaces the key of the same name outside of `tenants`, and one inside an account replaces both.
-In each of these objects, `secret` names another secret, whose JSON object has the keys.
+A field of a tenant overrides the field of the same name outside of `tenants`. A field of an account overrides both.
+Any of these objects may have a field `secret`: the name of another secret, whose JSON object contains the credentials.
 """
 
 import json

@@ -221,7 +221,7 @@ class Responder:
             self._ask(owned, channel)
 
     def _question(self, owned: OwnedTurn) -> list[Turn]:
-        """Return the batches that wait as turns: as many of the oldest as one question may contain, at least one."""
+        """Return, as turns, the oldest waiting batches: as many as fit into one question, but at least one."""
         sizes = [history.estimate_tokens(batch.text) for batch in owned.waiting]
         fitting = len(sizes) - history.first_that_fits(sizes[::-1], self._options.max_question_tokens)
         return [

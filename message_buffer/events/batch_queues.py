@@ -61,5 +61,5 @@ class BatchQueues:
 
 
 def acceptable(detail: bytes) -> bytes:
-    """Return the JSON with the two characters escaped that people can write and SQS refuses."""
+    """Return the JSON with U+FFFE and U+FFFF escaped, which people can write but SQS refuses."""
     return detail.replace("\ufffe".encode(), rb"\ufffe").replace("\uffff".encode(), rb"\uffff")

@@ -33,7 +33,7 @@ _TYPES_OF_MEDIA = ("image", "audio", "video")
 
 
 class Unfit(InvalidInput):
-    """Raised for a body that does not fit the mapping. The text contains the pointer to the place in the body."""
+    """Raised if a body does not fit the mapping. The error's text names the place in the body by its JSON Pointer."""
 
 
 class Sent(NamedTuple):

@@ -94,8 +94,8 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 
 
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
-    """Return the due time of the buffer after its newest message, which a host received at `now_ms`. A lane that
-    computes the due time later passes that arrival, not the time of the computation."""
+    """Return the due time of the buffer after its newest message. `now_ms` is the time at which a host received that
+    message, even if the lane computes the due time later."""
     if facts.due is not None and facts.due.due_at_ms <= now_ms:
         return facts.due
     return _bounded(facts, timing, _silence_is_over(facts, timing), now_ms)

@@ -45,7 +45,7 @@ class ReadsRules(Protocol):
 
 
 def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[str, ...]:
-    """Return the scopes of the layers that may concern this conversation, the lowest first."""
+    """Return the scopes whose rules may apply to this conversation, in ascending order of precedence."""
     agents = (f"agent:{escape_part(conversation.tenant)}/{escape_part(agent)}",) if agent else ()
     return (STAGE, tenant_scope(conversation.tenant), *agents, conversation_scope(str(conversation)))
 

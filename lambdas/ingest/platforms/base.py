@@ -122,9 +122,9 @@ def is_same(given: str | None, expected: str) -> bool:
 def hmac_signer(
     webhook: Webhook, credentials: Credentials, *, header: str, accounts: re.Pattern[bytes], prefix: bytes = b""
 ) -> Signer | None:
-    """Return the signer whose `sha256=<hex HMAC-SHA256>` is in this header, or None if no secret matches.
+    """Return the accounts of the secret that made this header's `sha256=<hex HMAC-SHA256>`, or None if no secret did.
 
-    The signature covers `prefix` and the body. The pattern `accounts` matches the account ids in the body.
+    The signature covers `prefix` and the body. The secrets of the account ids that `accounts` finds are tried first.
     """
     given = webhook.headers.get(header)
     if given is None:

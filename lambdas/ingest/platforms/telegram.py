@@ -139,8 +139,8 @@ class _UpdateReading:
     def read_press(self, query: Fields) -> Update | str:
         """Read the press of a button below the bot's message. The text is the button's label, or else its data.
 
-        If the bot's message was sent through another chat, the update does not contain the message, so use the author's
-        private chat.
+        If the bot's message was sent in inline mode, the update does not contain it. The press then belongs to the
+        author's private chat.
         """
         below = query.part("message") or Fields(chat={"id": query.part("from").get("id"), "type": "private"})
         data = query.word("data")
@@ -302,9 +302,9 @@ def _replied_id(message: Fields) -> str | None:
 
 
 def _quoted(message: Fields, replied_to: Fields) -> dict[str, Any]:
-    """Return the text to which the author replies, or the part of it that they marked, and who wrote it.
+    """Return the text to which the author replies, or the part of it that they quoted, and the text's writer.
 
-    If the author replies to a story, or to a message of another chat, Telegram may send only who wrote it.
+    If the author replies to a story, or to a message of another chat, Telegram may send the writer without the text.
     """
     marked = message.part("quote").word("text")
     whole = replied_to.word("text") or replied_to.word("caption") or RichMessage(replied_to.part("rich_message")).text

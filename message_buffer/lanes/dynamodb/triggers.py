@@ -27,7 +27,7 @@ class TriggerQueue:
         self._patience = patience
 
     def send(self, conversation: str, *, delay_ms: int) -> None:
-        """Send a trigger that arrives after the delay, or after the longest delay that the queue allows."""
+        """Send a trigger that arrives after the delay, but no later than the longest delay that the queue allows."""
         self._send("send trigger", {"conversation_id": conversation}, delay_ms)
 
     def send_sweep(self, *, delay_ms: int) -> None:

@@ -154,7 +154,7 @@ class Windows(Table):
         self, conversation: str, *, window: Window, holds: Holds, now_ms: int, moves_due: bool = False
     ) -> bool:
         """Replace the holds. Return False if the window has opened or closed, or its holds have changed, since the
-        read. If `moves_due`, messages and holds can move the due time from now on, even one that was final."""
+        read. If `moves_due`, later messages and holds can change the due time again, even if it was final."""
         values, same_holds = _leaving(window, holds, now_ms)
         do, only_if = "", "attribute_exists(#open)"
         if not window.is_open:
