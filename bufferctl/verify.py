@@ -161,7 +161,7 @@ class Trial:
         self._arrivals: list[ArrivedEvent] = []
 
     def run(self, say: Say, *, with_fallback: bool) -> Iterator[Result]:
-        """Yield the results of all checks. If the first event does not arrive, skip the checks after it."""
+        """Yield the results of all checks. If the first event does not arrive, skip the remaining checks."""
         try:
             say("Send a message with a wrong signature")
             yield self._a_wrong_signature()

@@ -81,7 +81,7 @@ def tail(
     seconds: Annotated[int | None, typer.Option(min=1, help="End after this time; default: with Ctrl-C.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after this number of events.")] = None,
 ) -> None:
-    """Show events as they arrive. AWS may need a minute to begin."""
+    """Show events as they arrive. Those of the first minute may be missing."""
     from bufferctl.events import EVERYTHING, subscribe  # noqa: PLC0415 - only this command needs it
     from bufferctl.interrupts import endings_interrupt  # noqa: PLC0415
 
@@ -164,7 +164,7 @@ def console(
     ] = False,
     show_words: Annotated[bool, typer.Option("--show-words", help="Also show what people wrote.")] = False,
 ) -> None:
-    """Show the stage on a page of this machine."""
+    """Show the stage on a web page, which this machine serves."""
     given = ctx.obj
     options = {"--stage": given.stage, "--profile": given.profile, "--region": given.region, "--outputs": given.outputs}
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]

@@ -314,7 +314,7 @@ def _events(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _queues(config: StageConfig, traffic: Traffic) -> list[Line]:
-    """Return the queues' lines. SQS bills 64 KB of a request as one, and the event is sent and received."""
+    """Return the queues' lines. SQS bills each 64 KB of a request as one request. Each event is sent and received."""
     polls = len(config.effective_queues) * used("queue_polls")
     requests = (polls + traffic.batches * (2 * ceil(traffic.event_bytes / 65_536) + 2)) / MILLION
     how = "polls of each queue's mapping + batches x (sent, received, hidden, deleted)"

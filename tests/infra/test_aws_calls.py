@@ -38,7 +38,7 @@ def services_in(tree: ast.AST) -> Iterator[str]:
 
 
 def calls_in(tree: ast.AST, services: set[str]) -> Iterator[tuple[str, set[str], list[Any]]]:
-    """Yield each call that only names its arguments and has the name of an operation, with the inputs it may have."""
+    """Yield each call named like an AWS operation: its name, its arguments, and the inputs of these operations."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr=method), args=[], keywords=keywords):

@@ -63,5 +63,5 @@ def copied(tmp_path: Path) -> Path:
 
 
 def store_of(engine: Engine, scripts: Path) -> Store:
-    """A store that loads these, as deployed: without the strict server's first line."""
+    """Return a store that loads these scripts as they are deployed, so without the first line `STRICT_SHEBANG`."""
     return Engine(engine.client, engine.admin, scripts=scripts).store

@@ -1,4 +1,4 @@
-"""Errors and retries if Valkey is away, slow, forgetful, or refuses the sign-in."""
+"""Errors and retries if Valkey cannot be reached, is slow, has lost its scripts and data, or refuses the sign-in."""
 
 import time
 import traceback

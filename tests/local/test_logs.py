@@ -13,7 +13,7 @@ WRITTEN = ["START", "processor started", "buffered", "buffered", "END", "REPORT"
 
 
 class Logs:
-    """A logs API with one run, whose lines all have the same time; each look finds one line more."""
+    """A fake of CloudWatch Logs. It has the lines of one run, all with the same time, and those that a test adds."""
 
     def __init__(self) -> None:
         self.events = [{"timestamp": 1_000, "logStreamName": "s", "message": text} for text in WRITTEN]

@@ -115,7 +115,7 @@ class FifoQueue:
             self.delete(message.receipt)
 
     def find(self, receipt: str) -> _Message | None:
-        """Return the message with this receipt, or None if the receipt has lapsed."""
+        """Return the message with this receipt handle, or None if the handle has expired."""
         with self.lock:
             found = (message for message in self.messages if message.receipt == receipt)
             return next((message for message in found if message.visible_at_ms > self._clock()), None)

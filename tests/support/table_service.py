@@ -49,7 +49,7 @@ class Weather:
         self._was_refused = False
 
     def refusal(self, operation: str, request: Mapping[str, Any], *, is_repeated: bool) -> AwsResponse | None:
-        """Return the refusal of a request, or None. `is_repeated` says whether the client repeats throttled calls."""
+        """Return the error response to a request, or None. Throttle only a client that retries (`is_repeated`)."""
         self._was_refused = not self._was_refused and self._random.random() < self.share
         if not self._was_refused:
             return None

@@ -204,7 +204,7 @@ def test_if_either_fails_the_whole_batch_is_sent_again_under_its_id(scene: Scene
 
 
 def test_a_call_that_fails_waits_for_the_other(scene: Scene) -> None:
-    """A run that puts its batch back must not still be sending it."""
+    """If one of the two calls fails, wait for the other: a batch that is put back must not still be on its way."""
     failed, ended = Event(), list[bool]()
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""The crossings of the DynamoDB lane must be able to fail: they find each bug below, planted into its code."""
+"""Each bug below, planted into the DynamoDB lane's code, makes a crossing of test_dynamodb_lane_model.py fail."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -121,7 +121,7 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
 
 
 def plant(stack: ExitStack, bug: Bug) -> None:
-    """Make the module's classes and functions behave as if its source read so."""
+    """Make the module's classes and functions behave as if its source contained the bug."""
     source = Path(str(bug.module.__file__)).read_text("utf-8")
     assert source.count(bug.good) == 1, f"{bug.title}: the code has changed"
     broken: dict[str, object] = {**vars(bug.module)}

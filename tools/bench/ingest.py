@@ -95,7 +95,7 @@ def _planned(conversation: int, number: int, size: int) -> dict[str, Any]:
 
 
 def bytes_waiting(name: str, conversations: int, size: int) -> int:
-    """Return the bytes of a conversation with one waiting message of this contestant."""
+    """Return the bytes of memory that this contestant uses for a conversation with one waiting message."""
     server = ValkeyServer().start()
     meter, wire = Meter(server.port, server.pid), Wire(server.port)
 

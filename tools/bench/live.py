@@ -102,7 +102,7 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
 def recovery(kind: type[System], *, rate: int, before: float, after: float) -> str:
     """Kill the worker with SIGKILL while it works, and start it again at once, as a supervisor would.
 
-    Return the seconds until the next batch, and how late the latest one was.
+    Return the seconds until the next batch, and the greatest delay of any batch.
     """
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]

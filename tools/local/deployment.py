@@ -104,7 +104,7 @@ def read_back(
     valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
-    """Set what the emulator's CloudFormation has ignored, and write the webhook secrets. Return the stage's outputs."""
+    """Apply settings that the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs."""
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
