@@ -81,7 +81,7 @@ def _is_block(value: Any) -> bool:
 
 
 def is_time(name: str) -> bool:
-    return name == "at" or name.endswith(("At", "Until"))
+    return name in ("at", "until") or name.endswith(("At", "Until"))
 
 
 def cell(name: str, value: Any) -> str:

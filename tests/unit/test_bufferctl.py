@@ -550,6 +550,7 @@ def test_what_people_wrote_cannot_steer_a_terminal(
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert not [each for each in out if not each.isprintable() and each != "\n"]
     assert out.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 3
+    assert str(NOON_MS) not in out, "a time is shown as a number"
     assert run("conversation", "show", NAME, "--messages", "--json") == 0
     out = capsys.readouterr().out
     assert json.loads(out) == shown
