@@ -47,7 +47,7 @@ class PreparedMessage(NamedTuple):
 
 
 class PreparedChange(NamedTuple):
-    """What happened to a message that was sent earlier: an edit, a deletion, a reaction or a failed delivery."""
+    """A report about a message that was sent earlier: an edit, a deletion, a reaction or a failed delivery."""
 
     change: Change | Failed
     charge: Charge

@@ -48,7 +48,7 @@ class Part(NamedTuple):
     """One message to the customer, or the assistant's use of a tool, with its state."""
 
     text: str
-    """What the customer receives, or the tool's argument."""
+    """The text for the customer, or the tool's argument."""
     state: str = PLANNED
     message_id: str = ""
     """The provider's id of a sent part, if the channel has returned one."""

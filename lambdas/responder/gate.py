@@ -31,7 +31,7 @@ class GateCheck(NamedTuple):
     """The buffer's response to the question whether a part may be sent."""
 
     hold: Json | None
-    """What the gate says of a hold by people or by a consumer, or of the mark that people have the conversation."""
+    """A hold by people or by a consumer, or the mark that people have the conversation, as the gate describes it."""
     newer: bool
     """The customer has written messages after the turn, and the policy lets them close the gate."""
 

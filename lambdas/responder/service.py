@@ -120,12 +120,12 @@ class Responder:
         conversation, owner, now_ms = next(iter(batches.values())).conversation, self._new_owner(), self._clock()
         name = str(conversation)
         record = self._table.acquire(name, owner, now_ms=now_ms)
-        trace.follow(list(batches.values())[-1].traceparent)
         settings = {**self._table.tenant_settings(conversation.tenant), **record.settings}
         plan = self._table.take_plan(name, owner) if record.has_plan else None
         owned = OwnedTurn(
             self._table, delivered, batches, conversation, owner, now_ms, time_left_ms, record, settings, plan
         )
+        trace.follow(owned.newest.traceparent)
         forgotten = {each.batch_id for each in owned.waiting if each.last_message_at_ms <= record.forgotten_at_ms}
         for batch_id in forgotten:
             self._telemetry.info("batch was forgotten", conversation=name, batch=batch_id)

@@ -22,8 +22,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import LockLost, SendFailed
@@ -62,7 +63,8 @@ class Marks(Protocol):
         """Remember that these batches were answered."""
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """A delivery of one batch."""
 
     id: str
@@ -75,7 +77,7 @@ class Entry(NamedTuple):
     """How often the queue has delivered this entry, including this delivery."""
     first_received_at_ms: int
 
-    @property
+    @cached_property
     def batch(self) -> Json:
         """Return the fields of the event `messages.batch.ready`."""
         detail: Json = json.loads(self.body)["detail"]
@@ -148,9 +150,8 @@ def poll(queue_url: str, answer: Answer, *, marks: Marks | None = None, wait_sec
             QueueUrl=queue_url, MaxNumberOfMessages=MAX_ENTRIES, VisibilityTimeout=HIDDEN_SECONDS,
             WaitTimeSeconds=wait_seconds, AttributeNames=ATTRIBUTES,
         ).get("Messages", [])  # fmt: skip
-    entries = [_entry(queue_url, each) for each in found]
-    _answer_all(entries, answer, marks)
-    return len(entries)
+    _answer_all([_entry(queue_url, each) for each in found], answer, marks)
+    return len(found)
 
 
 def _entry(queue_url: str, given: Json) -> Entry:
@@ -178,16 +179,15 @@ def _answer_group(answer: Answer, marks: Marks | None, turn: Turn) -> list[Entry
         keep_hidden = partial(turn.hide, seconds=HIDDEN_SECONDS)
         keep_hidden()
         with Heartbeat(keep_hidden, every_seconds=HIDDEN_SECONDS / BEATS_WHILE_HIDDEN):
-            ids = {entry.id: str(entry.batch["batchId"]) for entry in turn.entries} if marks else {}
             if marks:
-                answered = marks.answered(ids.values())
-                turn.finish([entry for entry in turn.entries if ids[entry.id] in answered])
+                answered = marks.answered([entry.batch["batchId"] for entry in turn.entries])
+                turn.finish([entry for entry in turn.entries if entry.batch["batchId"] in answered])
             if turn.entries:
                 answer(turn)
                 # The turn was answered, so without the marks it is better deleted than answered again.
                 with suppress(SendFailed):
                     if marks:
-                        marks.mark([ids[entry.id] for entry in turn.entries])
+                        marks.mark([entry.batch["batchId"] for entry in turn.entries])
             turn.finish(turn.entries)
     except Exception as error:  # whatever went wrong, the queue delivers the turn again
         if not isinstance(error, TryAgain):

@@ -1,4 +1,4 @@
-"""What a platform reports about a message that was sent before: its author's edit, deletion or reaction, or its failed
+"""A platform's reports about a message that was sent before: its author's edit, deletion or reaction, or its failed
 delivery if it is a message of the business."""
 
 from typing import NamedTuple

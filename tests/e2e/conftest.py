@@ -1,10 +1,11 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.support.local_stage import LocalStage, local_stage
-from tests.support.web_server import Answer, WebServer, web_server
+from tests.support.web_server import Answer, Request, WebServer, web_server
 
 WAIT_SECONDS = 12
 # The messages of this account have a queue of their own.
@@ -24,6 +25,20 @@ def said(text: str) -> Answer:
     content = [{"type": "output_text", "text": text}]
     output = [{"type": "message", "role": "assistant", "content": content}]
     return 200, {"status": "completed", "output": output, "usage": {"input_tokens": 1, "output_tokens": 1}}
+
+
+def asked(request: Request) -> str:
+    """Return the text that the AI is to answer."""
+    return str(request.json["input"][-1]["content"])
+
+
+@contextmanager
+def answering(ai: WebServer, answer: Callable[[Request], Answer]) -> Iterator[None]:
+    before, ai.answer = ai.answer, answer
+    try:
+        yield
+    finally:
+        ai.answer = before
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 from bufferctl.__main__ import main as bufferctl
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import TRIAL_TENANT
-from tests.e2e.conftest import API_KEY, said
+from tests.e2e.conftest import API_KEY, answering, asked, said
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
 from tests.support.local_stage import LocalStage
 from tests.support.web_server import Answer, Request, WebServer
@@ -67,20 +67,6 @@ class Customer:
 @pytest.fixture
 def customer(responder_stage: LocalStage, replies: Inbox) -> Customer:
     return Customer(responder_stage, replies)
-
-
-def asked(request: Request) -> str:
-    """Return the text that the AI is to answer."""
-    return str(request.json["input"][-1]["content"])
-
-
-@contextmanager
-def answering(ai: WebServer, answer: Callable[[Request], Answer]) -> Iterator[None]:
-    before, ai.answer = ai.answer, answer
-    try:
-        yield
-    finally:
-        ai.answer = before
 
 
 def test_five_fragments_are_answered_by_one_reply(ai: WebServer, customer: Customer) -> None:

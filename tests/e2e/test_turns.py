@@ -9,15 +9,15 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 import urllib3
 
 from bufferctl.events import ArrivedEvent
-from tests.e2e.conftest import HANGING, said
+from tests.e2e.conftest import HANGING, answering, asked, said
 from tests.support.local_stage import LocalStage
 from tests.support.web_server import Answer, Request, WebServer
 from tools.local.demo import REPLIES
@@ -57,7 +57,7 @@ class Agent:
         self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Answer:
-        lines, run = str(request.json["input"][-1]["content"]).split("\n"), object()
+        lines, run = asked(request).split("\n"), object()
         users = {line.partition(" ")[0] for line in lines}
         user = lines[0].partition(" ")[0]
         with self._lock:
@@ -85,15 +85,6 @@ class Agent:
             return asked
         finally:
             self.may_answer.set()
-
-
-@contextmanager
-def answering(ai: WebServer, answer: Callable[[Request], Answer]) -> Iterator[None]:
-    before, ai.answer = ai.answer, answer
-    try:
-        yield
-    finally:
-        ai.answer = before
 
 
 def write(stage: LocalStage, user: str, number: int, *, account: str = "shop") -> None:
@@ -165,7 +156,7 @@ def test_a_channel_that_hangs_does_not_hold_up_another(
     may_answer, was_asked = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Answer:
-        text = str(request.json["input"][-1]["content"])
+        text = asked(request)
         if text.partition(" ")[0] in hanging:
             was_asked.set()
             may_answer.wait(PATIENCE_SECONDS)

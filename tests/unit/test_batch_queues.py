@@ -241,14 +241,7 @@ def test_a_run_that_is_killed_between_the_two_calls_is_followed_by_one_that_make
 
 @pytest.mark.promise("P6")
 def test_a_run_whose_token_has_ended_calls_neither(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = scene.engine.store.take_batch
-
-    def take_then_pause(conversation: str, token: str) -> Any:
-        found = take(conversation, token)
-        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
-        return found
-
-    monkeypatch.setattr(scene.engine.store, "take_batch", take_then_pause)
+    scene.pause_after_take(monkeypatch)
     scene.send("m1")
     scene.run()
     assert (scene.events(), scene.queues.sent) == ([], [])

@@ -100,6 +100,17 @@ class Scene:
         for conversation in self.engine.claim():
             self.conversation_processor.process(conversation, AMPLE)
 
+    def pause_after_take(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let each run pause between take and emission, until its token has ended."""
+        take = self.engine.store.take_batch
+
+        def take_then_pause(conversation: str, token: str) -> Any:
+            taken = take(conversation, token)
+            self.engine.clock.advance(self.engine.store.settings.token_ms)
+            return taken
+
+        monkeypatch.setattr(self.engine.store, "take_batch", take_then_pause)
+
     def fail_once(
         self,
         monkeypatch: pytest.MonkeyPatch,
@@ -210,14 +221,7 @@ def test_a_run_that_was_paused_until_its_token_had_ended_does_not_emit(
 def test_a_run_whose_token_ended_puts_the_batch_back_if_no_other_run_came(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = scene.engine.store.take_batch
-
-    def take_then_pause(conversation: str, token: str) -> Any:
-        taken = take(conversation, token)
-        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
-        return taken
-
-    monkeypatch.setattr(scene.engine.store, "take_batch", take_then_pause)
+    scene.pause_after_take(monkeypatch)
     scene.send("m1")
     scene.run()
     assert scene.events() == []
