@@ -117,7 +117,9 @@ def refusals(facts: StageFacts) -> Iterator[Finding]:
         # In each minute ingest logs the first refused webhooks with their reasons. It then logs one line with the
         # number of the others.
         refused[line["platform"]] += line.get("more", 1)
-        reasons[line["platform"]] = line.get("reason") or reasons.get(line["platform"], "the signature is wrong")
+        reason = line.get("reason") or reasons.get(line["platform"], "the signature is wrong")
+        checked = f" It was checked for {line['url']}, which must be the URL at the platform" if "url" in line else ""
+        reasons[line["platform"]] = f"{reason}{checked}"
     for platform, count in refused.items():
         pattern = f'{{ $.message = "buffered" && $.platform = "{platform}" }}'
         lines = facts.log_lines("ingest", pattern, minutes=LOOK_BACK_MINUTES)

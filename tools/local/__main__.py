@@ -38,7 +38,7 @@ def main() -> int:
             overrides = _lane(arguments.lane) | arguments.overrides
             if not arguments.yes:
                 _agree_to_replace(stage, overrides)
-            _up(stage, overrides=overrides)
+            _up(stage, overrides=overrides, address=arguments.address)
         elif arguments.command == "down":
             print(f"Stopped {_processes(stage.down(Progress()))}.")
         elif arguments.command == "status":
@@ -67,6 +67,9 @@ def _parse() -> argparse.Namespace:
         "--overrides", type=_json_object, default={}, help="settings as JSON, which replace those of cdk.json"
     )
     up.add_argument("--lane", choices=LANES, help="default: the running stage's lane, or `lane` in cdk.json")
+    up.add_argument(
+        "--address", type=_address, help="the https address of a tunnel through which platforms call the stage"
+    )
     up.add_argument("--yes", action="store_true", help="do not ask before replacing a stage of the other lane")
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="say whether the stage is up, and at which URL")
@@ -82,6 +85,12 @@ def _parse() -> argparse.Namespace:
 
 def _lane(chosen: str | None) -> dict[str, Any]:
     return {"lane": chosen} if chosen else {}
+
+
+def _address(text: str) -> str:
+    if not text.startswith("https://"):
+        raise ValueError("not an https address")
+    return text.rstrip("/")
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -122,9 +131,9 @@ def _processes(count: int) -> str:
     return f"{count} {'process' if count == 1 else 'processes'}"
 
 
-def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
+def _up(stage: Stage, *, overrides: dict[str, Any], address: str | None) -> None:
     progress = Progress()
-    outputs = stage.up(progress, overrides=overrides)
+    outputs = stage.up(progress, overrides=overrides, address=address)
     print(f"Up after {progress.elapsed_seconds:.1f} s. Its addresses and names are in {_shown(stage.outputs_file)}.")
     print(how_to_send(outputs))
 

@@ -103,11 +103,23 @@ def read_back(
     region: str,
     valkey_url: str | None,
     previous: Mapping[str, str],
+    address: str | None = None,
 ) -> Outputs:
-    """Apply settings that the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs."""
+    """Apply settings that the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs.
+
+    `address` is that of a tunnel to the emulator, if platforms call the stage through one.
+    """
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
+
+    def change_settings(role: str, **changes: str) -> None:
+        configuration = client("lambda").get_function_configuration(FunctionName=functions[role])
+        variables = configuration["Environment"]["Variables"]
+        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), **changes})
+        client("lambda").update_function_configuration(
+            FunctionName=functions[role], Environment={"Variables": variables}
+        )
 
     roles = [role for role in get_args(Role) if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
@@ -120,12 +132,10 @@ def read_back(
     api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
-        configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
-        variables = configuration["Environment"]["Variables"]
-        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), "api_endpoint": api_endpoint})
-        client("lambda").update_function_configuration(
-            FunctionName=functions["canary"], Environment={"Variables": variables}
-        )
+        change_settings("canary", api_endpoint=api_endpoint)
+    # The emulator's events name neither the tunnel nor the path under which the emulator serves the API.
+    called = f"{address or endpoint_url}{urlsplit(api_endpoint).path}"
+    change_settings("ingest", address=called)
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(
         SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(_with_verify_token(webhook_secrets))
@@ -143,6 +153,7 @@ def read_back(
         OversizeBucketName=deployed["OversizeBucketName"],
         RulesTableName=deployed["RulesTableName"],
         CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
+        WebhookUrls={platform: f"{called}/webhook/{platform}" for platform in PLATFORMS},
     )
 
 

@@ -57,9 +57,12 @@ class Stage:
         self._record = self._run / "instance.json"
         self.outputs_file = home / "outputs.json"
 
-    def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
+    def up(
+        self, progress: Progress, *, overrides: Mapping[str, Any] | None = None, address: str | None = None
+    ) -> Outputs:
         """Start and deploy the stage, or deploy changes to the running stage. Return its outputs.
 
+        `address` is that of a tunnel to the stage, if platforms call the stage through one.
         If a start fails, stop every process again. If the running stage has another lane than `overrides` names,
         replace the stage by a new one.
         """
@@ -75,7 +78,7 @@ class Stage:
                 # Keep the processes' logs for the developer. The next `up` removes them.
                 on_failure.callback(self._stop_processes)
                 instance = self._start(progress, has_valkey=has_valkey)
-            outputs = self._deploy(instance, progress, overrides=over, secrets=secrets)
+            outputs = self._deploy(instance, progress, overrides=over, secrets=secrets, address=address)
             with progress.step("Wait for the first answer"):
                 _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
             outputs.write(self.outputs_file)
@@ -159,6 +162,7 @@ class Stage:
         *,
         overrides: Mapping[str, Any],
         secrets: Mapping[str, str],
+        address: str | None,
     ) -> Outputs:
         valkey_url = valkey.url(instance.valkey_port) if instance.has_valkey else None
         context = {"stage": LOCAL, "overrides": json.dumps(overrides)}
@@ -172,6 +176,7 @@ class Stage:
                 region=REGION,
                 valkey_url=valkey_url,
                 previous=secrets,
+                address=address,
             )
 
     def _cdk(self, instance: Instance) -> deployment.Cdk:

@@ -244,6 +244,8 @@ class Platform(Protocol):
     time_header: str = ""
     """The header with the signed time, if the platform sends one."""
     requires_time: bool = False
+    signs_url: bool = False
+    """The signature covers the URL that the platform called."""
     empty_response: tuple[str, str] | None = None
     """The body and the content type of all responses with a status below 500. Set only for a platform that interprets
     the bodies of responses."""
