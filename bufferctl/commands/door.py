@@ -36,7 +36,7 @@ def try_mapping(
     from message_buffer.clock import system_clock  # noqa: PLC0415
     from message_buffer.errors import InvalidInput  # noqa: PLC0415
     from message_buffer.rules.door_reading import items_of  # noqa: PLC0415
-    from message_buffer.rules.doors import is_door_name, read_door, require_size  # noqa: PLC0415
+    from message_buffer.rules.doors import is_door_name, read_door  # noqa: PLC0415
 
     name = name or (mapping.stem if is_door_name(mapping.stem) else DEFAULT_NAME)
     if not is_door_name(name):
@@ -44,12 +44,11 @@ def try_mapping(
     described, received = _json_of(mapping), _json_of(body)
     try:
         door = read_door(name, described)
-        require_size(described)
     except InvalidInput as error:
         raise Failed(f"The mapping is wrong:\n{error}") from error
     try:
         items = items_of(door, received, received_at_ms=system_clock())
-        read = [_shown(item, leave_out=door.unreadable == "ignore") for item in items]
+        read = [_shown(item, leave_out=door.mapping.unreadable == "ignore") for item in items]
     except InvalidInput as error:
         raise Failed(f"This body would be refused: {error}") from error
     return read, as_json(read)

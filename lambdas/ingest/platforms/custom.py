@@ -25,14 +25,14 @@ from message_buffer.rules.doors import Door
 
 class Custom(Platform):
     def __init__(self, door: Door) -> None:
-        self._door = door
+        self._door, self._proof = door, door.mapping.proof
         self.name = f"{PLATFORM}/{door.name}"
-        self.skips_invalid = door.unreadable == "ignore"
-        self.comes_again = door.comes_again
-        self.time_header, self.requires_time = door.proof.time_header, True
+        self.skips_invalid = door.mapping.unreadable == "ignore"
+        self.comes_again = door.mapping.comes_again
+        self.time_header, self.requires_time = self._proof.time_header, True
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        proof = self._door.proof
+        proof = self._proof
         given = webhook.headers.get(proof.header)
         if given is None:
             return None
@@ -51,7 +51,7 @@ class Custom(Platform):
 
     def _expected(self, secret: str, signed: bytes) -> str:
         """Return the header that a sender with this secret would send."""
-        proof = self._door.proof
+        proof = self._proof
         if proof.type == "basic":
             return f"Basic {b64encode(secret.encode()).decode()}"
         if proof.type == "token":
