@@ -343,8 +343,10 @@ def test_webhooks_that_were_refused_are_counted_even_if_they_have_no_lines_of_th
     assert whats(diagnoses.refusals, given) == [
         (
             FAILING,
-            "305 webhooks of twilio were answered 401 within the hour; last reason: No. It was checked for"
-            " https://in.example/webhook/twilio, which must be the URL at the platform.",
+            (
+                "305 webhooks of twilio were answered 401 within the hour; last reason: No. It was checked for"
+                " https://in.example/webhook/twilio, which must be the URL at the platform."
+            ),
         )
     ]
 

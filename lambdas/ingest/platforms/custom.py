@@ -42,16 +42,15 @@ class Custom(Platform):
             # A sender may write `Basic` in upper or lower case.
             scheme, _, password = given.partition(" ")
             given = f"{scheme.capitalize()} {password.strip()}"
-        signed = webhook.body
-        if self.time_header:
-            signed = webhook.headers.get(self.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         return credentials.signer(
-            lambda secret: is_same(given, self._expected(secret, signed)), among=credentials.candidates(())
+            lambda secret: is_same(given, self.expected(webhook, secret)), among=credentials.candidates(())
         )
 
-    def _expected(self, secret: str, signed: bytes) -> str:
+    def expected(self, webhook: Webhook, secret: str) -> str:
         """Return the header that a sender with this secret would send."""
-        proof = self._proof
+        proof, signed = self._proof, webhook.body
+        if self.time_header:
+            signed = webhook.headers.get(self.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         if proof.type == "basic":
             return f"Basic {b64encode(secret.encode()).decode()}"
         if proof.type == "token":
