@@ -20,7 +20,7 @@ from message_buffer.messages.conversation_id import DEFAULT_TENANT, Conversation
 from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 from message_buffer.messages.wire_form import camel_case, mend_id
 from message_buffer.rules.door_expressions import Interpreter
-from message_buffer.rules.doors import Door, Values
+from message_buffer.rules.doors import Deletion, Door, Edit, Reaction
 
 _T = TypeVar("_T")
 
@@ -49,12 +49,12 @@ class Sent(NamedTuple):
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
     """Return the items of a body. Raise Unfit if `items` gives something else than a list, or too long a list."""
-    interpreter, expression = Interpreter(), door.mapping.items
-    if expression is None:
-        return [DoorItem(door, interpreter, {"body": body, "item": body}, "", received_at_ms)]
+    interpreter, whole = Interpreter(), {"body": body, "item": body}
+    if door.mapping.items is None:
+        return [DoorItem(door, interpreter, whole, "", received_at_ms)]
+    found = interpreter.visit(door.mapping.items, whole)
     # A body without a list has no items: products also send other notifications to this address.
-    items = interpreter.visit(expression, {"body": body, "item": body})
-    items = [] if items is None else items
+    items = [] if found is None else found
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
         raise Unfit(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
     return [
@@ -70,44 +70,43 @@ class DoorItem:
     given: Json
     """The values that an expression sees."""
     where: str
-    """The item's number, if the body has a list of items."""
+    """The item's number, if the body has a list of items, and the kind of change."""
     received_at_ms: int
     left_out: list[str] = field(default_factory=list)
     """The invalid values that were left out, each as a sentence with the mapping's field."""
-    _kind: Values | None = None
-    """The part of the mapping for this kind of item; None for a message."""
+
+    def __post_init__(self) -> None:
+        self._fields = self.door.mapping.__dict__
 
     def read(self) -> Sent | Change | str:
         """Return a message, a change, or the kind under which the item is ignored. Raise InvalidInput."""
-        mapping = self.door.mapping
-        if self._holds("ignore"):
+        if self._holds(self._fields["ignore"]):
             return "filtered"
-        for change in (mapping.deleted, mapping.edited, mapping.reaction):
-            if change and self._is_true(change.when):
-                self._kind = change
-                return self._change()
-        if mapping.when and not self._holds("when"):
+        kind = next((kind for kind in ("deleted", "edited", "reaction") if self._is_change(self._fields[kind])), "")
+        if kind:
+            own = self._fields[kind].__dict__.items()
+            self._fields = self._fields | {name: value for name, value in own if value is not None}
+            self.where += f"{kind}."
+        elif self._fields["when"] and not self._holds(self._fields["when"]):
             return "unknown"
-        group = self._holds("group")
-        conversation, author = self._conversation(), self._author(group)
-        return Sent(conversation, self._message(author, {"sentAt": self._time()}), group)
-
-    def _change(self) -> Change:
-        group = self._holds("group")
-        conversation, author, at_ms = self._conversation(), self._author(group), self._time() or self.received_at_ms
-        if self._kind is self.door.mapping.edited:
-            return Edited(conversation, self._message(author, {"editedAt": at_ms}), at_ms, group)
-        if self._kind is self.door.mapping.deleted:
-            return Deleted(conversation, self._required("id", _message_id), author, at_ms, group)
-        # Require the emoji to be valid, because a reaction without one says that the author removed the reaction.
-        return Reacted(conversation, self._required("id", _message_id), author, self._value("emoji", _text), at_ms)
-
-    def _author(self, group: bool) -> str | None:  # noqa: FBT001 - a fact about the conversation
+        conversation, group = self._conversation(), self._holds(self._fields["group"])
         # In a group, the author must be valid, because it may decide to which conversation the item belongs.
-        return self._value("author", _id) if group else self._optional("author", _id)
+        author = self._value("author", _id, must_fit=group)
+        at_ms = self._value("time", partial(_ms, time_format=self._fields["time_format"]))
+        changed_at_ms = at_ms or self.received_at_ms
+        match kind:
+            case "deleted":
+                return Deleted(conversation, self._required("id", _message_id), author, changed_at_ms, group)
+            case "reaction":
+                # Require the emoji to fit, because a reaction without one says that the author removed the reaction.
+                emoji = self._value("emoji", _text, must_fit=True)
+                return Reacted(conversation, self._required("id", _message_id), author, emoji, changed_at_ms)
+            case "edited":
+                return Edited(conversation, self._message(author, {"editedAt": changed_at_ms}), changed_at_ms, group)
+        return Sent(conversation, self._message(author, {"sentAt": at_ms}), group)
 
     def _conversation(self) -> ConversationId:
-        account, name = self._value("account", _id), self.door.name
+        account, name = self._value("account", _id, must_fit=True), self.door.name
         # Put the door's name into the account, because a sender who knows this door's secret must not write into
         # another door's accounts.
         account = name if account is None else f"{name}:{account}"
@@ -115,30 +114,27 @@ class DoorItem:
         try:
             encode_conversation(str(conversation))
         except InvalidId as error:
-            raise Unfit(f"{self._named('conversation')}: {error}.") from error
+            raise Unfit(f"{self.where}conversation: {error}.") from error
         return conversation
 
-    def _time(self) -> int | None:
-        return self._optional("time", partial(_ms, time_format=self._setting("time_format")))
-
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
-        attachments, text = self._attachments(), self._optional("text", _words) or ""
+        attachments, text = self._attachments(), self._value("text", _words) or ""
         fields = {
             "id": self._required("id", _message_id),
             "text": text,
             "type": self._type(text, attachments),
             "author": author,
-            "replyTo": self._optional("reply_to", _message_id),
+            "replyTo": self._value("reply_to", _message_id),
             "attachments": attachments,
             "receivedAt": self.received_at_ms,
             "platform": PLATFORM,
-            "profile": profile_of(name=self._optional("author_name", _text)) or None,
+            "profile": profile_of(name=self._value("author_name", _text)) or None,
             **times,
         }
         return Message.model_validate({name: value for name, value in fields.items() if value is not None})
 
     def _type(self, text: str, attachments: list[Json]) -> str:
-        kind = self._our_name(self._optional("type", _text))
+        kind = self._our_name(self._value("type", _text))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
         # If the mapping finds no content in the message, keep the message all the same.
@@ -151,75 +147,55 @@ class DoorItem:
     def _attachments(self) -> list[Json]:
         """Return the attachments. Raise Unfit if there are too many."""
         attachments: list[Json] = []
-        for number, expression in enumerate(self.door.mapping.attachments):
-            where = f"{self.where}attachments.{number}"
+        for number, expression in enumerate(self._fields["attachments"]):
+            where = f"attachments.{number}"
             found = self.interpreter.visit(expression, self.given)
             parts = found if isinstance(found, list) else [] if found is None else [found]
             if len(attachments) + len(parts) > MAX_ATTACHMENTS:
-                raise Unfit(f"{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
-            for part in parts:
-                if isinstance(part, dict) and part.keys() <= _OF_AN_ATTACHMENT.keys():
-                    attachments.append(self._attachment(part, where))
-                else:
-                    self.left_out.append(f"{where} must give objects of {', '.join(_OF_AN_ATTACHMENT)}.")
+                raise Unfit(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
+            read = (self._read(part, partial(self._attachment, where=where), where) for part in parts)
+            attachments += (attachment for attachment in read if attachment)
         return attachments
 
-    def _attachment(self, part: Json, where: str) -> Json:
-        found = {
-            name: self._unless_unfit(partial(_read, value, _OF_AN_ATTACHMENT[name], f"{where}.{name}"))
-            for name, value in part.items()
-        }
+    def _attachment(self, part: Any, where: str) -> Json:
+        if not isinstance(part, dict) or not part.keys() <= _OF_AN_ATTACHMENT.keys():
+            raise Unfit(f"must give objects of {', '.join(_OF_AN_ATTACHMENT)}.")
+        found = {name: self._read(part[name], _OF_AN_ATTACHMENT[name], f"{where}.{name}") for name in part}
         media = str(found.get("mimeType")).partition("/")[0]
         kind = self._our_name(found.get("type")) or (media if media in _TYPES_OF_MEDIA else "document")
         return {name: value for name, value in found.items() if value is not None} | {"type": kind}
 
-    # -- one field ---------------------------------------------------------------------------------
+    def _is_change(self, change: Deletion | Edit | Reaction | None) -> bool:
+        return change is not None and self._holds(change.when)
+
+    def _holds(self, expression: Json | None) -> bool:
+        return expression is not None and self.interpreter.is_true(self.interpreter.visit(expression, self.given))
 
     def _required(self, name: str, read: Callable[[Any], _T]) -> _T:
-        found = self._value(name, read)
+        found = self._value(name, read, must_fit=True)
         if found is None:
-            raise Unfit(f"{self._named(name)} is missing.")
+            raise Unfit(f"{self.where}{name} is missing.")
         return found
 
-    def _optional(self, name: str, read: Callable[[Any], _T]) -> _T | None:
-        return self._unless_unfit(lambda: self._value(name, read))
+    def _value(self, name: str, read: Callable[[Any], _T], *, must_fit: bool = False) -> _T | None:
+        """Return the field's value, or None if it has none."""
+        expression = self._fields[name]
+        found = self.interpreter.visit(expression, self.given) if expression else None
+        return self._read(found, read, camel_case(name), must_fit=must_fit)
 
-    def _unless_unfit(self, read: Callable[[], _T | None]) -> _T | None:
-        """Return a value. If it is invalid, note it as left out and return None."""
+    def _read(self, value: Any, read: Callable[[Any], _T], name: str, *, must_fit: bool = False) -> _T | None:
+        """Return what `read` makes of a value. Null and an empty text are no value.
+
+        If the value is invalid, raise Unfit if it must fit. Otherwise note it as left out, and return None.
+        """
         try:
-            return read()
+            return None if value in (None, "") else read(value)
         except Unfit as unfit:
-            self.left_out.append(str(unfit))
+            problem = f"{self.where}{name} {unfit}"
+            if must_fit:
+                raise Unfit(problem) from unfit
+            self.left_out.append(problem)
             return None
-
-    def _value(self, name: str, read: Callable[[Any], _T]) -> _T | None:
-        """Return the field's value, or None if it has none. Raise Unfit."""
-        expression = self._setting(name)
-        return _read(self.interpreter.visit(expression, self.given), read, self._named(name)) if expression else None
-
-    def _holds(self, name: str) -> bool:
-        expression = getattr(self.door.mapping, name)
-        return expression is not None and self._is_true(expression)
-
-    def _is_true(self, expression: Json) -> bool:
-        return self.interpreter.is_true(self.interpreter.visit(expression, self.given))
-
-    def _setting(self, name: str) -> Any:
-        """Return what the mapping says in this field for this kind of item."""
-        own = getattr(self._kind, name, None)
-        return getattr(self.door.mapping, name) if own is None else own
-
-    def _named(self, name: str) -> str:
-        kind = "" if getattr(self._kind, name, None) is None else f"{type(self._kind).__name__.lower()}."
-        return f"{self.where}{kind}{camel_case(name)}"
-
-
-def _read(value: Any, read: Callable[[Any], _T], name: str) -> _T | None:
-    """Return what `read` makes of a value. Null and an empty text are no value. Raise Unfit."""
-    try:
-        return None if value in (None, "") else read(value)
-    except Unfit as unfit:
-        raise Unfit(f"{name} {unfit}") from unfit
 
 
 def _text(value: Any) -> str:
@@ -249,28 +225,24 @@ def _message_id(value: Any) -> str:
     return found
 
 
-def _number(value: Any) -> float:
-    """Return a number, which may be written as a text, or NaN, which is not between any numbers."""
-    if type(value) not in (int, float) and not (isinstance(value, str) and len(value) <= MAX_CHARACTERS_OF_A_NUMBER):
-        return math.nan
+def _number(value: Any, low: float, high: float, legal: str) -> float:
+    """Return a number, which may be written as a text."""
+    is_number = type(value) in (int, float) or (isinstance(value, str) and len(value) <= MAX_CHARACTERS_OF_A_NUMBER)
     try:
-        return float(value)
+        number = float(value) if is_number else math.nan
     except (ValueError, OverflowError):
-        return math.nan
+        number = math.nan
+    if not low <= number <= high:  # NaN is not between any numbers
+        raise Unfit(f"must be {legal}.")
+    return number
 
 
 def _size(value: Any) -> int:
-    number = _number(value)
-    if not (0 <= number < MAX_SIZE and number.is_integer()):
-        raise Unfit("must be a whole number of bytes.")
-    return int(number)
+    return int(_number(value, 0, MAX_SIZE, "a number of bytes"))
 
 
 def _degrees(value: Any) -> float:
-    number = _number(value)
-    if not -MAX_DEGREES <= number <= MAX_DEGREES:
-        raise Unfit("must be a number of degrees.")
-    return number
+    return _number(value, -MAX_DEGREES, MAX_DEGREES, "a number of degrees")
 
 
 _OF_AN_ATTACHMENT: Mapping[str, Callable[[Any], Any]] = {
@@ -280,13 +252,13 @@ _OF_AN_ATTACHMENT: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _ms(value: Any, time_format: str) -> int:
+    if time_format != "iso":
+        unit_ms = 1 if time_format == "milliseconds" else 1_000
+        return round(_number(value, 0, MAX_TIME_MS // unit_ms, f"{time_format} since 1970") * unit_ms)
     try:
-        time = datetime.fromisoformat(value) if time_format == "iso" and isinstance(value, str) else None
-        seconds = time.timestamp() if time and time.tzinfo else math.nan
-    except (ValueError, OverflowError):
+        time = datetime.fromisoformat(value)
+        seconds = time.timestamp() if time.tzinfo else math.nan
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
-    ms = seconds * 1_000 if time_format == "iso" else _number(value) * (1 if time_format == "milliseconds" else 1_000)
-    if not 0 <= ms <= MAX_TIME_MS:
-        legal = "a time in ISO 8601 with its zone" if time_format == "iso" else f"{time_format} since 1970"
-        raise Unfit(f"must be {legal}.")
-    return round(ms)
+    legal = "a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z"
+    return round(_number(seconds, 0, MAX_TIME_MS // 1_000, legal) * 1_000)

@@ -76,12 +76,11 @@ class Content(Values):
     reply_to: Expression | None = None
 
 
-# Errors name these three models as the mapping names its fields.
-class Deleted(Values):
+class Deletion(Values):
     when: Expression
 
 
-class Edited(Content):
+class Edit(Content):
     when: Expression
 
 
@@ -108,8 +107,8 @@ class Mapping(Content):
     attachments: list[Expression] = Field(
         default=[], max_length=MAX_ATTACHMENTS_IN_A_DOOR, description="a list of a few JMESPath expressions"
     )
-    deleted: Deleted | None = Field(default=None, description="an object with when")
-    edited: Edited | None = Field(default=None, description="an object with when")
+    deleted: Deletion | None = Field(default=None, description="an object with when")
+    edited: Edit | None = Field(default=None, description="an object with when")
     reaction: Reaction | None = Field(default=None, description="an object with when and emoji")
     unreadable: Literal["refuse", "ignore"] = Field(default="refuse", description="refuse or ignore")
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
