@@ -91,24 +91,24 @@ def _checked(door: "Door", body: bytes, headers: Sequence[str], secret: str) -> 
 
 def _shown(item: "DoorItem", *, leave_out: bool) -> Mapping[str, Any]:
     from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
-    from message_buffer.rules.door_reading import require_room  # noqa: PLC0415
+    from message_buffer.messages.message import encode  # noqa: PLC0415
 
     try:
-        read, left_out = item.read()
+        read = item.read()
         if isinstance(read, str):
             return {"ignored": read}
         fields = read._asdict()
         conversation = str(fields.pop("conversation"))
         if message := fields.pop("message", None):
             # Refuse a message that is too large, as ingest does.
-            require_room(message)
+            encode(message)
             fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:
         if leave_out:
             return {"ignored": "unreadable", "because": str(error)}
         raise
     shown = {"is": type(read).__name__.lower(), "conversation": conversation} | fields
-    return shown | ({"leftOut": left_out} if left_out else {})
+    return shown | ({"leftOut": item.left_out} if item.left_out else {})
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -5,27 +5,28 @@ is invalid, and reported, so that the message is not lost.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
-
-from pydantic import ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 from message_buffer.messages.wire_form import camel_case, mend_id
 from message_buffer.rules.door_expressions import Interpreter
-from message_buffer.rules.doors import Door, Values
+from message_buffer.rules.doors import Deletion, Door, Edit, Reaction
 
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
 # No size or id has more digits, and Python refuses to print or parse a number with thousands of digits.
-MAX_DIGITS_OF_A_SIZE = 18
+MAX_SIZE = 10**18
 MAX_ID_NUMBER = 10**30
 MAX_CHARACTERS_OF_A_NUMBER = 32
 MAX_DEGREES = 360
@@ -34,7 +35,7 @@ _TYPES_OF_MEDIA = ("image", "audio", "video")
 
 
 class Unfit(InvalidInput):
-    """Raised if a body does not fit the mapping. The error's text names the mapping's field."""
+    """Raised if a body does not fit the mapping. The error's text begins with the mapping's field."""
 
 
 class Sent(NamedTuple):
@@ -46,130 +47,94 @@ class Sent(NamedTuple):
     """True if several authors write in this conversation."""
 
 
-class Read(NamedTuple):
-    what: Sent | Change | str
-    """The message or change, or the kind under which an ignored item is counted."""
-    left_out: list[str]
-    """The invalid values that were left out, each as a sentence with the mapping's field."""
-
-
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
     """Return the items of a body. Raise Unfit if `items` gives something else than a list, or too long a list."""
-    interpreter = Interpreter()
+    interpreter, whole = Interpreter(), {"body": body, "item": body}
     if door.mapping.items is None:
-        return [DoorItem(door, body, body, "", interpreter, received_at_ms)]
+        return [DoorItem(door, interpreter, whole, "", received_at_ms)]
+    found = interpreter.visit(door.mapping.items, whole)
     # A body without a list has no items: products also send other notifications to this address.
-    items = interpreter.visit(door.mapping.items, {"body": body, "item": body})
-    items = [] if items is None else items
+    items = [] if found is None else found
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
         raise Unfit(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
     return [
-        DoorItem(door, body, item, f"item {place}: ", interpreter, received_at_ms) for place, item in enumerate(items)
+        DoorItem(door, interpreter, {"body": body, "item": item}, f"item {number}: ", received_at_ms)
+        for number, item in enumerate(items)
     ]
 
 
-def require_room(message: Message) -> None:
-    """Raise InvalidInput if the message is too large to be stored."""
-    encode(message)
-
-
+@dataclass
 class DoorItem:
-    def __init__(  # noqa: PLR0917 - all that a reading needs
-        self, door: Door, body: Any, item: Any, where: str, interpreter: Interpreter, received_at_ms: int
-    ) -> None:
-        self._door = door
-        self._mapping = door.mapping
-        self._where = where
-        """The item's number, if the body has a list of items."""
-        self._interpreter = interpreter
-        self._scope = {"body": body, "item": item}
-        self._received_at_ms = received_at_ms
-        self._kind_name = ""
-        self._kind: Values | None = None
-        """The part of the mapping that describes this kind of item; None for messages."""
-        self._left_out: list[str] = []
+    door: Door
+    interpreter: Interpreter
+    given: Json
+    """The values that an expression sees."""
+    where: str
+    """The item's number, if the body has a list of items, and the kind of change."""
+    received_at_ms: int
+    left_out: list[str] = field(default_factory=list)
+    """The invalid values that were left out, each as a sentence with the mapping's field."""
 
-    def read(self) -> Read:
-        """Return the item as a message, a change, or the kind under which it is ignored. Raise Unfit."""
-        if self._mapping.ignore and self._is_true(self._mapping.ignore):
-            return Read("filtered", [])
-        for kind in ("deleted", "edited", "reaction"):
-            change = getattr(self._mapping, kind)
-            if change and self._is_true(change.when):
-                self._kind_name, self._kind = kind, change
-                break
-        else:
-            if self._mapping.when and not self._is_true(self._mapping.when):
-                return Read("unknown", [])
-        return Read(self._read(), self._left_out)
+    def __post_init__(self) -> None:
+        self._fields = self.door.mapping.__dict__
 
-    def _read(self) -> Sent | Change:
-        conversation = self._conversation()
-        group = self._mapping.group is not None and self._is_true(self._mapping.group)
+    def read(self) -> Sent | Change | str:
+        """Return a message, a change, or the kind under which the item is ignored. Raise InvalidInput."""
+        if self._holds(self._fields["ignore"]):
+            return "filtered"
+        kind = next((kind for kind in ("deleted", "edited", "reaction") if self._is_change(self._fields[kind])), "")
+        if kind:
+            own = self._fields[kind].__dict__.items()
+            self._fields = self._fields | {name: value for name, value in own if value is not None}
+            self.where += f"{kind}."
+        elif self._fields["when"] and not self._holds(self._fields["when"]):
+            return "unknown"
+        conversation, group = self._conversation(), self._holds(self._fields["group"])
         # In a group, the author must be valid, because it may decide to which conversation the item belongs.
-        author = self._valid("author", _id) if group else self._optional("author", _id)
-        time_format = self._setting("time_format")
-        at_ms = self._optional("time", _TIMES[time_format]) if time_format else None
-        changed_at_ms = at_ms or self._received_at_ms
-        match self._kind_name:
+        author = self._value("author", _id, must_fit=group)
+        at_ms = self._value("time", partial(_ms, time_format=self._fields["time_format"]))
+        changed_at_ms = at_ms or self.received_at_ms
+        match kind:
             case "deleted":
-                return Deleted(conversation, self._message_id(), author, changed_at_ms, group)
+                return Deleted(conversation, self._required("id", _message_id), author, changed_at_ms, group)
             case "reaction":
-                # Require the emoji, because a reaction without one says that the author removed the reaction.
-                return Reacted(conversation, self._message_id(), author, self._valid("emoji", _text), changed_at_ms)
+                # Require the emoji to fit, because a reaction without one says that the author removed the reaction.
+                emoji = self._value("emoji", _text, must_fit=True)
+                return Reacted(conversation, self._required("id", _message_id), author, emoji, changed_at_ms)
             case "edited":
                 return Edited(conversation, self._message(author, {"editedAt": changed_at_ms}), changed_at_ms, group)
         return Sent(conversation, self._message(author, {"sentAt": at_ms}), group)
 
     def _conversation(self) -> ConversationId:
-        account, name = self._valid("account", _id), self._door.name
-        conversation = ConversationId(
-            tenant=DEFAULT_TENANT,
-            platform=PLATFORM,
-            # Put the door's name into the account, because a sender who knows this door's secret must not write into
-            # another door's accounts.
-            account=name if account is None else f"{name}:{account}",
-            user=self._required("conversation"),
-        )
+        account, name = self._value("account", _id, must_fit=True), self.door.name
+        # Put the door's name into the account, because a sender who knows this door's secret must not write into
+        # another door's accounts.
+        account = name if account is None else f"{name}:{account}"
+        conversation = ConversationId(DEFAULT_TENANT, PLATFORM, account, self._required("conversation", _id))
         try:
             encode_conversation(str(conversation))
         except InvalidId as error:
-            raise Unfit(f"{self._name_of('conversation')}: {error}.") from error
+            raise Unfit(f"{self.where}conversation: {error}.") from error
         return conversation
 
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
-        attachments = self._attachments()
-        text, name = self._optional("text", _words) or "", self._optional("author_name", _text)
+        attachments, text = self._attachments(), self._value("text", _words) or ""
         fields = {
-            "id": self._message_id(),
+            "id": self._required("id", _message_id),
             "text": text,
             "type": self._type(text, attachments),
             "author": author,
-            "replyTo": self._optional("reply_to", _reply_to),
+            "replyTo": self._value("reply_to", _message_id),
             "attachments": attachments,
-            "receivedAt": self._received_at_ms,
+            "receivedAt": self.received_at_ms,
             "platform": PLATFORM,
-            "profile": profile_of(name=name) or None,
+            "profile": profile_of(name=self._value("author_name", _text)) or None,
             **times,
         }
-        return self._valid_message({name: value for name, value in fields.items() if value is not None})
-
-    def _message_id(self) -> str:
-        # Bring the id into the same form as the ids of stored messages, which validation does. Validate the id alone,
-        # because a deletion or a reaction has no other part of its message.
-        fields = {"id": self._required("id"), "receivedAt": self._received_at_ms, "platform": PLATFORM}
-        return self._valid_message(fields).id
-
-    def _valid_message(self, fields: Json) -> Message:
-        try:
-            return Message.model_validate(fields)
-        except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
-            field = str(wrong["loc"][0]) if wrong["loc"] else "message"
-            raise Unfit(f"{self._name_of(field)} is not valid: {wrong['msg']}.") from error
+        return Message.model_validate({name: value for name, value in fields.items() if value is not None})
 
     def _type(self, text: str, attachments: list[Json]) -> str:
-        kind = self._our_name(self._optional("type", _text))
+        kind = self._our_name(self._value("type", _text))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
         # If the mapping finds no content in the message, keep the message all the same.
@@ -177,72 +142,60 @@ class DoorItem:
 
     def _our_name(self, kind: str | None) -> str | None:
         """Return our name for the product's type. A type that the mapping does not list keeps its name."""
-        return (self._mapping.types.get(kind) or kind) if kind else None
+        return self.door.mapping.types.get(kind, kind) if kind else None
 
     def _attachments(self) -> list[Json]:
         """Return the attachments. Raise Unfit if there are too many."""
         attachments: list[Json] = []
-        for number, expression in enumerate(self._mapping.attachments):
-            name = f"{self._where}attachments.{number}"
-            found = self._interpreter.visit(expression, self._scope)
-            given = found if isinstance(found, list) else [] if found is None else [found]
-            if len(attachments) + len(given) > MAX_ATTACHMENTS:
-                raise Unfit(f"{name}: a message has at most {MAX_ATTACHMENTS} attachments.")
-            for each in given:
-                if isinstance(each, dict) and each.keys() <= _OF_AN_ATTACHMENT.keys():
-                    attachments.append(self._attachment(each, name))
-                else:
-                    self._left_out.append(f"{name} must give objects of {', '.join(_OF_AN_ATTACHMENT)}.")
+        for number, expression in enumerate(self._fields["attachments"]):
+            where = f"attachments.{number}"
+            found = self.interpreter.visit(expression, self.given)
+            parts = found if isinstance(found, list) else [] if found is None else [found]
+            if len(attachments) + len(parts) > MAX_ATTACHMENTS:
+                raise Unfit(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
+            read = (self._read(part, partial(self._attachment, where=where), where) for part in parts)
+            attachments += (attachment for attachment in read if attachment)
         return attachments
 
-    def _attachment(self, given: Json, name: str) -> Json:
-        read = {}
-        for field, value in given.items():
-            try:
-                if value not in (None, ""):
-                    read[field] = _OF_AN_ATTACHMENT[field](value)
-            except Unfit as unfit:
-                self._left_out.append(f"{name}.{field} {unfit}")
-        media = str(read.get("mimeType")).partition("/")[0]
-        kind = self._our_name(read.get("type")) or (media if media in _TYPES_OF_MEDIA else "document")
-        return read | {"type": kind}
+    def _attachment(self, part: Any, where: str) -> Json:
+        if not isinstance(part, dict) or not part.keys() <= _OF_AN_ATTACHMENT.keys():
+            raise Unfit(f"must give objects of {', '.join(_OF_AN_ATTACHMENT)}.")
+        found = {name: self._read(part[name], _OF_AN_ATTACHMENT[name], f"{where}.{name}") for name in part}
+        media = str(found.get("mimeType")).partition("/")[0]
+        kind = self._our_name(found.get("type")) or (media if media in _TYPES_OF_MEDIA else "document")
+        return {name: value for name, value in found.items() if value is not None} | {"type": kind}
 
-    # -- one value ---------------------------------------------------------------------------------
+    def _is_change(self, change: Deletion | Edit | Reaction | None) -> bool:
+        return change is not None and self._holds(change.when)
 
-    def _is_true(self, expression: Json) -> bool:
-        return self._interpreter.is_true(self._interpreter.visit(expression, self._scope))
+    def _holds(self, expression: Json | None) -> bool:
+        return expression is not None and self.interpreter.is_true(self.interpreter.visit(expression, self.given))
 
-    def _required(self, field: str) -> str:
-        found = self._valid(field, _id)
+    def _required(self, name: str, read: Callable[[Any], _T]) -> _T:
+        found = self._value(name, read, must_fit=True)
         if found is None:
-            raise Unfit(f"{self._name_of(field)} is missing.")
+            raise Unfit(f"{self.where}{name} is missing.")
         return found
 
-    def _optional(self, field: str, read: Callable[[Any], _T]) -> _T | None:
-        """Return the field's value. If it is invalid, note it as left out and return None."""
-        try:
-            return self._valid(field, read)
-        except Unfit as unfit:
-            self._left_out.append(str(unfit))
-            return None
+    def _value(self, name: str, read: Callable[[Any], _T], *, must_fit: bool = False) -> _T | None:
+        """Return the field's value, or None if it has none."""
+        expression = self._fields[name]
+        found = self.interpreter.visit(expression, self.given) if expression else None
+        return self._read(found, read, camel_case(name), must_fit=must_fit)
 
-    def _valid(self, field: str, read: Callable[[Any], _T]) -> _T | None:
-        """Return the field's value, or None if it has none. Raise Unfit."""
-        expression = self._setting(field)
-        value = self._interpreter.visit(expression, self._scope) if expression else None
+    def _read(self, value: Any, read: Callable[[Any], _T], name: str, *, must_fit: bool = False) -> _T | None:
+        """Return what `read` makes of a value. Null and an empty text are no value.
+
+        If the value is invalid, raise Unfit if it must fit. Otherwise note it as left out, and return None.
+        """
         try:
             return None if value in (None, "") else read(value)
         except Unfit as unfit:
-            raise Unfit(f"{self._name_of(field)} {unfit}") from unfit
-
-    def _setting(self, field: str) -> Any:
-        """Return what the mapping says in this field for this kind of item."""
-        own = getattr(self._kind, field, None)
-        return getattr(self._mapping, field, None) if own is None else own
-
-    def _name_of(self, field: str) -> str:
-        kind = "" if getattr(self._kind, field, None) is None else f"{self._kind_name}."
-        return f"{self._where}{kind}{camel_case(field)}"
+            problem = f"{self.where}{name} {unfit}"
+            if must_fit:
+                raise Unfit(problem) from unfit
+            self.left_out.append(problem)
+            return None
 
 
 def _text(value: Any) -> str:
@@ -253,8 +206,7 @@ def _text(value: Any) -> str:
 
 def _words(value: Any) -> str:
     """Return the author's text. Some products send a message of digits as a number."""
-    is_number = type(value) is float or (type(value) is int and abs(value) < MAX_ID_NUMBER)
-    return json.dumps(value) if is_number else _text(value)
+    return json.dumps(value) if type(value) in (int, float) and abs(value) < MAX_ID_NUMBER else _text(value)
 
 
 def _id(value: Any) -> str:
@@ -266,26 +218,31 @@ def _id(value: Any) -> str:
     return mend_id(value)
 
 
-def _reply_to(value: Any) -> str:
-    replied = _id(value)
-    if len(replied.encode()) > MAX_MESSAGE_ID_BYTES:
+def _message_id(value: Any) -> str:
+    found = _id(value)
+    if len(found.encode()) > MAX_MESSAGE_ID_BYTES:
         raise Unfit(f"has more than {MAX_MESSAGE_ID_BYTES} bytes.")
-    return replied
+    return found
+
+
+def _number(value: Any, low: float, high: float, legal: str) -> float:
+    """Return a number, which may be written as a text."""
+    is_number = type(value) in (int, float) or (isinstance(value, str) and len(value) <= MAX_CHARACTERS_OF_A_NUMBER)
+    try:
+        number = float(value) if is_number else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not low <= number <= high:  # NaN is not between any numbers
+        raise Unfit(f"must be {legal}.")
+    return number
 
 
 def _size(value: Any) -> int:
-    """Return a number of bytes. Some products send the number as a text of digits."""
-    digits = value if isinstance(value, str) else str(value) if type(value) is int and value < MAX_ID_NUMBER else ""
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_A_SIZE):
-        raise Unfit("must be a whole number of bytes.")
-    return int(digits)
+    return int(_number(value, 0, MAX_SIZE, "a number of bytes"))
 
 
 def _degrees(value: Any) -> float:
-    number = _number(value)
-    if number is None or not -MAX_DEGREES <= number <= MAX_DEGREES:
-        raise Unfit("must be a number of degrees.")
-    return number
+    return _number(value, -MAX_DEGREES, MAX_DEGREES, "a number of degrees")
 
 
 _OF_AN_ATTACHMENT: Mapping[str, Callable[[Any], Any]] = {
@@ -294,40 +251,14 @@ _OF_AN_ATTACHMENT: Mapping[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def _number(given: Any) -> float | None:
-    """Return the given number, which may be written as a text. Return None if the value is no number."""
-    if isinstance(given, str) and len(given) <= MAX_CHARACTERS_OF_A_NUMBER:
-        try:
-            return float(given)
-        except ValueError:
-            return None
-    return float(given) if type(given) is float or (type(given) is int and abs(given) < MAX_ID_NUMBER) else None
-
-
-def _ms_of_number(unit_ms: int, legal: str) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        number = _number(value)
-        # This also refuses NaN, which is not between any numbers.
-        if number is None or not 0 <= number <= MAX_TIME_MS // unit_ms:
-            raise Unfit(f"must be {legal} since 1970.")
-        return round(number * unit_ms)
-
-    return read
-
-
-def _ms_of_iso(value: Any) -> int:
+def _ms(value: Any, time_format: str) -> int:
+    if time_format != "iso":
+        unit_ms = 1 if time_format == "milliseconds" else 1_000
+        return round(_number(value, 0, MAX_TIME_MS // unit_ms, f"{time_format} since 1970") * unit_ms)
     try:
-        time = datetime.fromisoformat(value) if isinstance(value, str) else None
-        ms = round(time.timestamp() * 1_000) if time is not None and time.tzinfo is not None else -1
-    except (ValueError, OverflowError):
-        ms = -1
-    if not 0 <= ms <= MAX_TIME_MS:
-        raise Unfit("must be a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z.")
-    return ms
-
-
-_TIMES: Mapping[str, Callable[[Any], int]] = {
-    "seconds": _ms_of_number(1_000, "seconds"),
-    "milliseconds": _ms_of_number(1, "milliseconds"),
-    "iso": _ms_of_iso,
-}
+        time = datetime.fromisoformat(value)
+        seconds = time.timestamp() if time.tzinfo else math.nan
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    legal = "a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z"
+    return round(_number(seconds, 0, MAX_TIME_MS // 1_000, legal) * 1_000)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.rules.door_expressions import compile_expression
+from message_buffer.rules.door_expressions import LEGAL_EXPRESSION, compile_expression
 from message_buffer.rules.rules_and_defaults import CheckedModel
 
 MAX_DOOR_BYTES = 16 * 1024
@@ -22,21 +22,12 @@ MAX_WORDS_IN_A_DOOR = 64
 MAX_WORD_CHARACTERS_IN_A_DOOR = 128
 _NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}")
 
-Expression: TypeAlias = Annotated[
-    Json, PlainValidator(compile_expression), Field(description="a JMESPath expression, such as item.payload.id")
-]
-TimeFormat: TypeAlias = Annotated[
-    Literal["seconds", "milliseconds", "iso"], Field(description="seconds, milliseconds or iso")
-]
+Expression: TypeAlias = Annotated[Json, PlainValidator(compile_expression), Field(description=LEGAL_EXPRESSION)]
 _Header = Annotated[
     str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="the name of a header"), AfterValidator(str.lower)
 ]
+_TimeFormat = Literal["seconds", "milliseconds", "iso"]
 _Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARACTERS_IN_A_DOOR)]
-
-_FIELDS_OF_PROOFS = {
-    "hmac": {"header", "algorithm", "encoding", "prefix", "time_header"},
-    "token": {"header", "prefix"},
-}
 
 
 class Proof(CheckedModel):
@@ -54,10 +45,14 @@ class Proof(CheckedModel):
     and the body."""
 
     @model_validator(mode="after")
-    def _has_its_fields(self) -> Self:
-        own, given = _FIELDS_OF_PROOFS.get(self.type, set()), self.model_fields_set - {"type"}
-        problems = [f"{name}: unknown field of the type {self.type}; remove it" for name in sorted(given - own)]
-        problems += [f"{name}: is missing" for name in ("header", "algorithm") if name in own - given]
+    def _fits_its_type(self) -> Self:
+        needed = {"hmac": {"header", "algorithm"}, "token": {"header"}, "basic": set()}[self.type]
+        legal = {"hmac": {*type(self).model_fields}, "token": {"type", "header", "prefix"}, "basic": {"type"}}[
+            self.type
+        ]
+        given = self.model_fields_set
+        problems = [f"{name}: is missing" for name in sorted(needed - given)]
+        problems += [f"{name}: unknown field of {self.type}; remove it" for name in sorted(given - legal)]
         if problems:
             raise InvalidRules("\n".join(problems))
         return self
@@ -71,7 +66,7 @@ class Values(CheckedModel):
     id: Expression | None = None
     author: Expression | None = None
     time: Expression | None = None
-    time_format: TimeFormat | None = None
+    time_format: _TimeFormat | None = Field(default=None, description="seconds, milliseconds or iso")
 
 
 class Content(Values):
@@ -81,11 +76,11 @@ class Content(Values):
     reply_to: Expression | None = None
 
 
-class Deleted(Values):
+class Deletion(Values):
     when: Expression
 
 
-class Edited(Content):
+class Edit(Content):
     when: Expression
 
 
@@ -98,42 +93,27 @@ class Mapping(Content):
     proof: Proof = Field(description='an object, such as {"type": "basic"}')
     conversation: Expression
     id: Expression
+    time_format: _TimeFormat = Field(default="seconds", description="seconds, milliseconds or iso")
     items: Expression | None = None
     """Gives the list of the items. If it is None, the body is the item."""
     ignore: Expression | None = None
     when: Expression | None = None
     group: Expression | None = None
-    """If this is true, several authors write in the conversation."""
+    """True if several authors write in the conversation."""
     types: dict[_Word, _Word] = Field(
-        default={},
-        max_length=MAX_WORDS_IN_A_DOOR,
-        description=f'an object of at most {MAX_WORDS_IN_A_DOOR} names, such as {{"chat": "text"}}',
+        default={}, max_length=MAX_WORDS_IN_A_DOOR, description='an object of a few names, such as {"chat": "text"}'
     )
     """The product's name for a message's or an attachment's type -> our name. Other names stay as they are."""
     attachments: list[Expression] = Field(
-        default=[],
-        max_length=MAX_ATTACHMENTS_IN_A_DOOR,
-        description=f"a list of at most {MAX_ATTACHMENTS_IN_A_DOOR} JMESPath expressions",
+        default=[], max_length=MAX_ATTACHMENTS_IN_A_DOOR, description="a list of a few JMESPath expressions"
     )
-    deleted: Deleted | None = Field(default=None, description="an object with when")
-    edited: Edited | None = Field(default=None, description="an object with when")
+    deleted: Deletion | None = Field(default=None, description="an object with when")
+    edited: Edit | None = Field(default=None, description="an object with when")
     reaction: Reaction | None = Field(default=None, description="an object with when and emoji")
     unreadable: Literal["refuse", "ignore"] = Field(default="refuse", description="refuse or ignore")
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = Field(default=True, description="true or false")
     """True if the product sends a webhook again after a 429 or a 503."""
-
-    @model_validator(mode="after")
-    def _has_time_formats(self) -> Self:
-        kinds = {"": self, "deleted.": self.deleted, "edited.": self.edited, "reaction.": self.reaction}
-        problems = [
-            f"{name}timeFormat: is missing; use seconds, milliseconds or iso"
-            for name, kind in kinds.items()
-            if kind and kind.time and not (kind.time_format or self.time_format)
-        ]
-        if problems:
-            raise InvalidRules("\n".join(problems))
-        return self
 
 
 class Door(NamedTuple):

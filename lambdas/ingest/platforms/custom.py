@@ -72,7 +72,7 @@ class Custom(Platform):
 
 
 def _update(item: DoorItem, intake: Intake) -> Update | str:
-    found, left_out = item.read()
-    if left_out and intake.left_out_value is None:
-        intake.left_out_value = left_out[0]
+    found = item.read()
+    if item.left_out and intake.left_out_value is None:
+        intake.left_out_value = item.left_out[0]
     return Incoming(found.conversation, found.message, found.group) if isinstance(found, Sent) else found
