@@ -56,7 +56,7 @@ def try_mapping(
     except InvalidInput as error:
         raise Failed(f"The mapping is wrong:\n{error}") from error
     if secret_file:
-        secret = sys.stdin.read() if str(secret_file) == "-" else _bytes_of(secret_file).decode()
+        secret = sys.stdin.read() if str(secret_file) == "-" else _bytes_of(secret_file).decode(errors="replace")
         show_error(_checked(door, _bytes_of(body), header or (), secret.rstrip("\r\n")))
     elif header:
         raise Misused("--header checks nothing without --secret-file.")
