@@ -40,7 +40,9 @@ def _part(text: Any, separator: str, number: int) -> Any:
 
 
 def _join(separator: str, texts: list[str]) -> str | None:
-    return separator.join(texts) if len(separator) <= MAX_SEPARATOR_CHARACTERS and isinstance(texts, list) else None
+    return (
+        str.join(separator, texts) if isinstance(texts, list) and len(separator) <= MAX_SEPARATOR_CHARACTERS else None
+    )
 
 
 def _to_string(value: Any) -> str | None:
