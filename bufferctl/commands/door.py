@@ -57,7 +57,7 @@ def try_mapping(
         raise Failed(f"The mapping is wrong:\n{error}") from error
     if secret_file:
         secret = sys.stdin.read() if str(secret_file) == "-" else _bytes_of(secret_file).decode(errors="replace")
-        show_error(_checked(door, _bytes_of(body), header or (), secret.rstrip("\r\n")))
+        show_error(_checked(door, _bytes_of(body), header or (), secret.rstrip("\r\n"), now_ms=system_clock()))
     elif header:
         raise Misused("--header checks nothing without --secret-file.")
     try:
@@ -68,17 +68,16 @@ def try_mapping(
     return read, as_json(read)
 
 
-def _checked(door: "Door", body: bytes, headers: Sequence[str], secret: str) -> str:
+def _checked(door: "Door", body: bytes, headers: Sequence[str], secret: str, *, now_ms: int) -> str:
     """Return a sentence about the webhook's proof, which ingest's own code checks. Raise Failed if it is wrong."""
     from lambdas.ingest.platforms.base import Credentials, Webhook  # noqa: PLC0415 - as above
     from lambdas.ingest.platforms.custom import Custom  # noqa: PLC0415
-    from message_buffer.clock import system_clock  # noqa: PLC0415
 
     split = (each.partition(":") for each in headers)
     webhook = Webhook("POST", "", {name.strip().lower(): value.strip() for name, _, value in split}, {}, body)
     platform, proof = Custom(door), door.mapping.proof
     if platform.authenticate(webhook, Credentials((secret,))):
-        is_fresh = platform.is_fresh(webhook, now_ms=system_clock(), time_is_required=True)
+        is_fresh = platform.is_fresh(webhook, now_ms=now_ms, time_is_required=True)
         return "The proof is right." if is_fresh else "The proof is right, but its time is too far from now for ingest."
     # Print no secret.
     secretless = {"token": f"{proof.prefix}(the secret)", "basic": "Basic (the secret in base64)"}
