@@ -39,7 +39,7 @@ def _part(text: Any, separator: str, number: int) -> Any:
     return (parts[number] if 0 <= number < len(parts) else "") or text
 
 
-def _join(separator: str, texts: list[str]) -> str | None:
+def _join(separator: Any, texts: Any) -> str | None:
     return (
         str.join(separator, texts) if isinstance(texts, list) and len(separator) <= MAX_SEPARATOR_CHARACTERS else None
     )

@@ -122,9 +122,10 @@ def test_a_list_has_items_and_an_expression_also_sees_the_whole_body() -> None:
     ]
     assert read(mapping, {"team": 7}).updates == []
     assert len(read(SMALL | {"items": "body"}, [BODY, BODY | {"id": "m2"}]).updates) == 2
-    for body in (BODY, [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)):
+    odd: Any
+    for odd in (BODY, [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)):
         with pytest.raises(InvalidInput, match=f"^items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items"):
-            read(SMALL | {"items": "body"}, body)
+            read(SMALL | {"items": "body"}, odd)
 
 
 def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:
@@ -241,6 +242,17 @@ def test_any_other_value_that_does_not_fit_is_left_out_and_named(field: str, odd
     assert message(mapping, body | {field: odd}) == message(mapping, {**body, field: None})
     assert (intake.left_out_value or "").startswith(f"{field} must be ")
     assert read(mapping, body).left_out_value is None
+
+
+def test_null_false_and_an_empty_text_are_no_value() -> None:
+    mapping = SMALL | {"text": "item.location && item.text", "attachments": ["item.location && {url: item.text}"]}
+    none: Any
+    for none in (None, False, "", [], {}):
+        intake = read(mapping | {"time": "item.location", "author": "item.location"}, BODY | {"location": none})
+        assert intake.left_out_value is None or none in ([], {})
+        assert message(mapping, BODY | {"location": none})["type"] == "unsupported"
+    assert message(SMALL | {"author": "item.zero"}, BODY | {"zero": 0})["author"] == "0"
+    assert read(SMALL | {"items": "body.gone && body"}, BODY | {"gone": False}).updates == []
 
 
 def test_an_odd_value_of_an_attachment_is_left_out_and_named() -> None:
