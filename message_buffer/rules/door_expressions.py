@@ -40,17 +40,16 @@ def _part(text: Any, separator: str, number: int) -> Any:
 
 
 def _join(separator: Any, texts: Any) -> str | None:
-    return (
-        str.join(separator, texts) if isinstance(texts, list) and len(separator) <= MAX_SEPARATOR_CHARACTERS else None
-    )
+    is_bounded = isinstance(texts, list) and len(separator) <= MAX_SEPARATOR_CHARACTERS
+    return str.join(separator, texts) if is_bounded else None
 
 
 def _to_string(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value) if isinstance(value, int | float) else None
 
 
-# Name -> the number of arguments, and a function that raises TypeError or ValueError for values of another type. The
-# others of JMESPath are left out, as are slices and &: no product has needed them.
+# Name -> the number of arguments, and a function that fails for values of another type. The other functions of JMESPath
+# are left out, as are slices and &: no product has needed them.
 _FUNCTIONS: Mapping[str, tuple[int, Callable[..., Any]]] = {
     "contains": (2, operator.contains), "ends_with": (2, str.endswith), "join": (2, _join), "length": (1, len),
     "part": (3, _part), "starts_with": (2, str.startswith), "to_string": (1, _to_string),
@@ -110,7 +109,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no typ
         self._charge_for(arguments)
         try:
             return _FUNCTIONS[node["value"]][1](*arguments)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def visit_comparator(self, node: Json, value: Any) -> bool | None:

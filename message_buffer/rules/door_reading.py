@@ -49,16 +49,15 @@ class Sent(NamedTuple):
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
     """Return the items of a body. Raise Unfit if `items` gives something else than a list, or too long a list."""
-    interpreter, whole = Interpreter(), {"body": body, "item": body}
-    if door.mapping.items is None:
-        return [DoorItem(door, interpreter, whole, "", received_at_ms)]
-    found = interpreter.visit(door.mapping.items, whole)
+    interpreter, expression = Interpreter(), door.mapping.items
+    found = interpreter.visit(expression, {"body": body, "item": body}) if expression else [body]
     # A body without a list has no items: products also send other notifications to this address.
     items = found if interpreter.is_true(found) else []
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
         raise Unfit(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
+    where = "item {}: " if expression else ""
     return [
-        DoorItem(door, interpreter, {"body": body, "item": item}, f"item {number}: ", received_at_ms)
+        DoorItem(door, interpreter, {"body": body, "item": item}, where.format(number), received_at_ms)
         for number, item in enumerate(items)
     ]
 
@@ -178,7 +177,7 @@ class DoorItem:
         """Return the field's value, or None if it has none."""
         expression = self._fields[name]
         found = self.interpreter.visit(expression, self.given) if expression else None
-        return self._read(found, read, camel_case(name), must_fit=must_fit)
+        return self._read(found, read, name, must_fit=must_fit)
 
     def _read(self, value: Any, read: Callable[[Any], _T], name: str, *, must_fit: bool = False) -> _T | None:
         """Return what `read` makes of a value. Null, false and an empty text are no value.
@@ -188,7 +187,7 @@ class DoorItem:
         try:
             return None if value is None or value is False or value == "" else read(value)
         except Unfit as unfit:
-            problem = f"{self.where}{name} {unfit}"
+            problem = f"{self.where}{camel_case(name)} {unfit}"
             if must_fit:
                 raise Unfit(problem) from unfit
             self.left_out.append(problem)
