@@ -63,15 +63,21 @@ def compile_expression(given: Any) -> Json:
     try:
         tree: Json = jmespath.compile(given).parsed
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not a JMESPath expression: {' '.join(str(error).split())}") from error
-    nodes = [(tree, 1)]
+        reason = " ".join(str(error).rstrip(" ^\n").split())
+        hint = "; numbers stand in backticks" if "(NUMBER)" in reason else ""
+        raise InvalidInput(f"is not a JMESPath expression: {reason}{hint}") from error
+    nodes, fields = [(tree, 1)], set()
     while nodes:
         node, level = nodes.pop()
         if level > MAX_EXPRESSION_LEVELS:
             raise InvalidInput(f"has more than {MAX_EXPRESSION_LEVELS} levels")
         if problem := _problem(node["type"], node["children"], node.get("value")):
             raise InvalidInput(problem)
+        if node["type"] == "field":
+            fields.add(node["value"])
         nodes += ((child, level + 1) for child in node["children"])
+    if fields and not fields & {"body", "item"}:
+        raise InvalidInput("sees only item and body; begin with one of them, such as item.payload.id")
     return tree
 
 
