@@ -39,18 +39,17 @@ def _part(text: Any, separator: str, number: int) -> Any:
     return (parts[number] if 0 <= number < len(parts) else "") or text
 
 
-def _join(separator: str, texts: list[str]) -> str | None:
-    return (
-        str.join(separator, texts) if isinstance(texts, list) and len(separator) <= MAX_SEPARATOR_CHARACTERS else None
-    )
+def _join(separator: Any, texts: Any) -> str | None:
+    is_bounded = isinstance(texts, list) and len(separator) <= MAX_SEPARATOR_CHARACTERS
+    return str.join(separator, texts) if is_bounded else None
 
 
 def _to_string(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value) if isinstance(value, int | float) else None
 
 
-# Name -> the number of arguments, and a function that raises TypeError or ValueError for values of another type. The
-# others of JMESPath are left out, as are slices and &: no product has needed them.
+# Name -> the number of arguments, and a function that fails for values of another type. The other functions of JMESPath
+# are left out, as are slices and &: no product has needed them.
 _FUNCTIONS: Mapping[str, tuple[int, Callable[..., Any]]] = {
     "contains": (2, operator.contains), "ends_with": (2, str.endswith), "join": (2, _join), "length": (1, len),
     "part": (3, _part), "starts_with": (2, str.startswith), "to_string": (1, _to_string),
@@ -64,15 +63,21 @@ def compile_expression(given: Any) -> Json:
     try:
         tree: Json = jmespath.compile(given).parsed
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not a JMESPath expression: {' '.join(str(error).split())}") from error
-    nodes = [(tree, 1)]
+        reason = " ".join(str(error).rstrip(" ^\n").split())
+        hint = "; numbers stand in backticks" if "(NUMBER)" in reason else ""
+        raise InvalidInput(f"is not a JMESPath expression: {reason}{hint}") from error
+    nodes, fields = [(tree, 1)], set()
     while nodes:
         node, level = nodes.pop()
         if level > MAX_EXPRESSION_LEVELS:
             raise InvalidInput(f"has more than {MAX_EXPRESSION_LEVELS} levels")
         if problem := _problem(node["type"], node["children"], node.get("value")):
             raise InvalidInput(problem)
+        if node["type"] == "field":
+            fields.add(node["value"])
         nodes += ((child, level + 1) for child in node["children"])
+    if fields and not fields & {"body", "item"}:
+        raise InvalidInput("sees only item and body; begin with one of them, such as item.payload.id")
     return tree
 
 
@@ -110,7 +115,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no typ
         self._charge_for(arguments)
         try:
             return _FUNCTIONS[node["value"]][1](*arguments)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def visit_comparator(self, node: Json, value: Any) -> bool | None:

@@ -20,7 +20,7 @@ from message_buffer.messages.conversation_id import DEFAULT_TENANT, Conversation
 from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 from message_buffer.messages.wire_form import camel_case, mend_id
 from message_buffer.rules.door_expressions import Interpreter
-from message_buffer.rules.doors import Deletion, Door, Edit, Reaction
+from message_buffer.rules.doors import Door
 
 _T = TypeVar("_T")
 
@@ -49,16 +49,15 @@ class Sent(NamedTuple):
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
     """Return the items of a body. Raise Unfit if `items` gives something else than a list, or too long a list."""
-    interpreter, whole = Interpreter(), {"body": body, "item": body}
-    if door.mapping.items is None:
-        return [DoorItem(door, interpreter, whole, "", received_at_ms)]
-    found = interpreter.visit(door.mapping.items, whole)
+    interpreter, expression = Interpreter(), door.mapping.items
+    found = interpreter.visit(expression, {"body": body, "item": body}) if expression else [body]
     # A body without a list has no items: products also send other notifications to this address.
-    items = [] if found is None else found
+    items = found if interpreter.is_true(found) else []
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
         raise Unfit(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
+    where = "item {}: " if expression else ""
     return [
-        DoorItem(door, interpreter, {"body": body, "item": item}, f"item {number}: ", received_at_ms)
+        DoorItem(door, interpreter, {"body": body, "item": item}, where.format(number), received_at_ms)
         for number, item in enumerate(items)
     ]
 
@@ -82,9 +81,9 @@ class DoorItem:
         """Return a message, a change, or the kind under which the item is ignored. Raise InvalidInput."""
         if self._holds(self._fields["ignore"]):
             return "filtered"
-        kind = next((kind for kind in ("deleted", "edited", "reaction") if self._is_change(self._fields[kind])), "")
-        if kind:
-            own = self._fields[kind].__dict__.items()
+        changes = ((kind, self._fields[kind]) for kind in ("deleted", "edited", "reaction"))
+        kind, own = next(((kind, own) for kind, own in changes if own and self._holds(own.when)), ("", None))
+        if own:
             self._fields = self._fields | {name: value for name, value in own if value is not None}
             self.where += f"{kind}."
         elif self._fields["when"] and not self._holds(self._fields["when"]):
@@ -150,7 +149,7 @@ class DoorItem:
         for number, expression in enumerate(self._fields["attachments"]):
             where = f"attachments.{number}"
             found = self.interpreter.visit(expression, self.given)
-            parts = found if isinstance(found, list) else [] if found is None else [found]
+            parts = found if isinstance(found, list) else [found] if self.interpreter.is_true(found) else []
             if len(attachments) + len(parts) > MAX_ATTACHMENTS:
                 raise Unfit(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
             read = (self._read(part, partial(self._attachment, where=where), where) for part in parts)
@@ -165,9 +164,6 @@ class DoorItem:
         kind = self._our_name(found.get("type")) or (media if media in _TYPES_OF_MEDIA else "document")
         return {name: value for name, value in found.items() if value is not None} | {"type": kind}
 
-    def _is_change(self, change: Deletion | Edit | Reaction | None) -> bool:
-        return change is not None and self._holds(change.when)
-
     def _holds(self, expression: Json | None) -> bool:
         return expression is not None and self.interpreter.is_true(self.interpreter.visit(expression, self.given))
 
@@ -181,17 +177,17 @@ class DoorItem:
         """Return the field's value, or None if it has none."""
         expression = self._fields[name]
         found = self.interpreter.visit(expression, self.given) if expression else None
-        return self._read(found, read, camel_case(name), must_fit=must_fit)
+        return self._read(found, read, name, must_fit=must_fit)
 
     def _read(self, value: Any, read: Callable[[Any], _T], name: str, *, must_fit: bool = False) -> _T | None:
-        """Return what `read` makes of a value. Null and an empty text are no value.
+        """Return what `read` makes of a value. Null, false and an empty text are no value.
 
         If the value is invalid, raise Unfit if it must fit. Otherwise note it as left out, and return None.
         """
         try:
-            return None if value in (None, "") else read(value)
+            return None if value is None or value is False or value == "" else read(value)
         except Unfit as unfit:
-            problem = f"{self.where}{name} {unfit}"
+            problem = f"{self.where}{camel_case(name)} {unfit}"
             if must_fit:
                 raise Unfit(problem) from unfit
             self.left_out.append(problem)
@@ -241,10 +237,7 @@ def _size(value: Any) -> int:
     return int(_number(value, 0, MAX_SIZE, "a number of bytes"))
 
 
-def _degrees(value: Any) -> float:
-    return _number(value, -MAX_DEGREES, MAX_DEGREES, "a number of degrees")
-
-
+_degrees = partial(_number, low=-MAX_DEGREES, high=MAX_DEGREES, legal="a number of degrees")
 _OF_AN_ATTACHMENT: Mapping[str, Callable[[Any], Any]] = {
     "type": _text, "url": _id, "id": _id, "mimeType": _id, "name": _id, "sizeBytes": _size,
     "latitude": _degrees, "longitude": _degrees,

@@ -13,13 +13,11 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
+from message_buffer.messages.wire_form import camel_case
 from message_buffer.rules.door_expressions import LEGAL_EXPRESSION, compile_expression
 from message_buffer.rules.rules_and_defaults import CheckedModel
 
 MAX_DOOR_BYTES = 16 * 1024
-MAX_ATTACHMENTS_IN_A_DOOR = 16
-MAX_WORDS_IN_A_DOOR = 64
-MAX_WORD_CHARACTERS_IN_A_DOOR = 128
 _NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}")
 
 Expression: TypeAlias = Annotated[Json, PlainValidator(compile_expression), Field(description=LEGAL_EXPRESSION)]
@@ -27,7 +25,13 @@ _Header = Annotated[
     str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="the name of a header"), AfterValidator(str.lower)
 ]
 _TimeFormat = Literal["seconds", "milliseconds", "iso"]
-_Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARACTERS_IN_A_DOOR)]
+_Word = Annotated[str, Field(min_length=1)]
+# Type of a proof -> the fields that it needs, and those that it may have.
+_FIELDS_OF_PROOFS: Json = {
+    "hmac": ({"header", "algorithm"}, {"encoding", "prefix", "time_header"}),
+    "token": ({"header"}, {"prefix"}),
+    "basic": (set(), set()),
+}
 
 
 class Proof(CheckedModel):
@@ -46,13 +50,10 @@ class Proof(CheckedModel):
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
-        needed = {"hmac": {"header", "algorithm"}, "token": {"header"}, "basic": set()}[self.type]
-        legal = {"hmac": {*type(self).model_fields}, "token": {"type", "header", "prefix"}, "basic": {"type"}}[
-            self.type
-        ]
-        given = self.model_fields_set
+        needed, others = _FIELDS_OF_PROOFS[self.type]
+        given = self.model_fields_set - {"type"}
         problems = [f"{name}: is missing" for name in sorted(needed - given)]
-        problems += [f"{name}: unknown field of {self.type}; remove it" for name in sorted(given - legal)]
+        problems += [f"{camel_case(name)}: unknown field of {self.type}; remove it" for name in given - needed - others]
         if problems:
             raise InvalidRules("\n".join(problems))
         return self
@@ -100,13 +101,9 @@ class Mapping(Content):
     when: Expression | None = None
     group: Expression | None = None
     """True if several authors write in the conversation."""
-    types: dict[_Word, _Word] = Field(
-        default={}, max_length=MAX_WORDS_IN_A_DOOR, description='an object of a few names, such as {"chat": "text"}'
-    )
+    types: dict[str, _Word] = Field(default={}, description='an object of names, such as {"chat": "text"}')
     """The product's name for a message's or an attachment's type -> our name. Other names stay as they are."""
-    attachments: list[Expression] = Field(
-        default=[], max_length=MAX_ATTACHMENTS_IN_A_DOOR, description="a list of a few JMESPath expressions"
-    )
+    attachments: list[Expression] = Field(default=[], description="a list of JMESPath expressions")
     deleted: Deletion | None = Field(default=None, description="an object with when")
     edited: Edit | None = Field(default=None, description="an object with when")
     reaction: Reaction | None = Field(default=None, description="an object with when and emoji")

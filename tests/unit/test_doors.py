@@ -122,9 +122,10 @@ def test_a_list_has_items_and_an_expression_also_sees_the_whole_body() -> None:
     ]
     assert read(mapping, {"team": 7}).updates == []
     assert len(read(SMALL | {"items": "body"}, [BODY, BODY | {"id": "m2"}]).updates) == 2
-    for body in (BODY, [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)):
+    odd: Any
+    for odd in (BODY, [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)):
         with pytest.raises(InvalidInput, match=f"^items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items"):
-            read(SMALL | {"items": "body"}, body)
+            read(SMALL | {"items": "body"}, odd)
 
 
 def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:
@@ -171,6 +172,7 @@ def test_part_gives_a_part_of_a_text_or_the_whole_text() -> None:
         "part(item.id, '_', `-1`)",
         "part(item.id, '_', `true`)",
         "part(item.id, '', `1`)",
+        "part(item.id, 'm', `1000000000000000000000`)",
         "part(item.id, `1`, `1`)",
     ):
         assert message(SMALL | {"text": f"{odd} || 'none'"}, BODY)["text"] in {"none", "m1"}, odd
@@ -243,6 +245,17 @@ def test_any_other_value_that_does_not_fit_is_left_out_and_named(field: str, odd
     assert read(mapping, body).left_out_value is None
 
 
+def test_null_false_and_an_empty_text_are_no_value() -> None:
+    mapping = SMALL | {"text": "item.location && item.text", "attachments": ["item.location && {url: item.text}"]}
+    none: Any
+    for none in (None, False, "", [], {}):
+        intake = read(mapping | {"time": "item.location", "author": "item.location"}, BODY | {"location": none})
+        assert intake.left_out_value is None or none in ([], {})
+        assert message(mapping, BODY | {"location": none})["type"] == "unsupported"
+    assert message(SMALL | {"author": "item.zero"}, BODY | {"zero": 0})["author"] == "0"
+    assert read(SMALL | {"items": "body.gone && body"}, BODY | {"gone": False}).updates == []
+
+
 def test_an_odd_value_of_an_attachment_is_left_out_and_named() -> None:
     mapping = SMALL | {"attachments": ["item.files[].{url: href, mimeType: mime, sizeBytes: size}", "item.map"]}
     place = {"type": "location", "latitude": "north", "longitude": 2}
@@ -306,18 +319,22 @@ def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> No
         ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: got 'md5'; use sha256, sha"),
         ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing"),
         ({"proof": {"type": "token"}}, "proof.header: is missing"),
-        ({"proof": {"type": "basic", "prefix": "x"}}, "proof.prefix: unknown field of basic; remove it"),
+        ({"proof": {"type": "basic", "timeHeader": "x"}}, "proof.timeHeader: unknown field of basic; remove it"),
         ({"proof": {"type": "none"}}, "proof.type: got 'none'; use hmac, token or basic"),
         ({"id": "/payload/id"}, "id: is not a JMESPath expression: "),
         ({"id": ["item.id"]}, "id: use a JMESPath expression of at most 2000 characters, such as item.payload.id"),
-        ({"text": "part(item.id, '_', 2)"}, "text: is not a JMESPath expression: "),
+        (
+            {"text": "part(item.id, '_', 2)"},
+            "text: is not a JMESPath expression: invalid token: Parse error at column 19",
+        ),
+        ({"text": "payload.text"}, "text: sees only item and body; begin with one of them, such as item.payload.id"),
         ({"text": "part(item.id)"}, "text: part needs 3 arguments, not 1"),
         ({"text": "map(&x, item.all)"}, "text: unknown function map; use one of contains, "),
         ({"when": "!item.payload.own"}, "when: ! binds tighter than a full stop; use parentheses, such as !(item.p"),
         ({"timeFormat": "s"}, "timeFormat: got 's'; use seconds, milliseconds or iso"),
         ({"attachments": ["item.a", 3]}, "attachments.1: use a JMESPath expression"),
-        ({"attachments": ["item.a"] * 17}, "attachments: got "),
-        ({"types": {"a": ""}}, "types.a: got ''; "),
+        ({"attachments": "item.a"}, "attachments: got 'item.a'; use a list of JMESPath expressions"),
+        ({"types": {"a": ""}}, "types.a: got ''; use "),
         ({"deleted": {"when": "item.d", "text": "item.t"}}, "deleted.text: unknown field; use one of"),
         ({"edited": {"when": "item["}}, "edited.when: is not a JMESPath expression: "),
         ({"reaction": {"when": "item.r"}}, "reaction.emoji: is missing; use a JMESPath expression"),
@@ -423,6 +440,14 @@ def test_an_expression_that_grows_what_it_reads_is_stopped(expression: str) -> N
     body = {"many": [[number] for number in range(20_000)], "text": "x" * 1_000_000}
     with pytest.raises(TooManySteps):
         CountedInterpreter(body).visit(compile_expression(expression), {"body": body, "item": body})
+
+
+@pytest.mark.parametrize("expression", ["body.a == body.b", "body.a != body.b", "contains([body.a], body.b)"])
+def test_lists_that_are_nested_too_deeply_to_be_compared_give_null(expression: str) -> None:
+    body: Json = {"a": [], "b": []}
+    for _ in range(20_000):
+        body = {name: [value] for name, value in body.items()}
+    assert Interpreter().visit(compile_expression(expression), {"body": body, "item": body}) is None
 
 
 def test_the_items_of_a_webhook_share_its_steps_and_too_many_refuse_it() -> None:
