@@ -280,12 +280,15 @@ def test_a_wrong_type_gives_null_where_it_stands_and_not_for_the_whole_expressio
     assert len(read(mapping, BODY).updates) == 1
     for expression in (
         "join(', ', item.names)",
+        f"join('{'-' * (MAX_SEPARATOR_CHARACTERS + 1)}', item.letters)",
         "length(item.n)",
         "contains(item.n, 'a')",
         "item.n < 'a'",
         "item[].x[]",
     ):
-        found = read(SMALL | {"text": f"{expression} || 'else'"}, BODY | {"names": ["a", 1], "n": 5})
+        found = read(
+            SMALL | {"text": f"{expression} || 'else'"}, BODY | {"names": ["a", 1], "letters": ["a", "b"], "n": 5}
+        )
         assert found.updates[0].message.text == "else", expression  # type: ignore[union-attr]
 
 

@@ -198,7 +198,7 @@ class Intake:
     traceparent: str | None = None
     """The webhook's trace, as W3C's header names it."""
     left_out_value: str | None = None
-    """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
+    """The reason why a door left out a value, with the name of its field. Only the first such reason is kept."""
 
     def add(self, found: Update | HumanReply) -> None:
         """Raise TooManyItems if the webhook has too many."""
