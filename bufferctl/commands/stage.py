@@ -116,8 +116,8 @@ def _line(event: Json, *, messages: bool) -> str:
     parts = (
         second_of(event["time"]),
         event["detail-type"],
-        detail.get("conversationId"),
-        detail.get("flushReason") or detail.get("reason") or detail.get("change"),
+        detail.get("conversationId") or detail.get("subject"),
+        detail.get("flushReason") or detail.get("operation") or detail.get("reason") or detail.get("change"),
         None if count is None else counted(count, "message"),
         detail.get("batchId"),
         (detail.get("text") or " ".join(part["text"] for part in detail.get("parts", ()))) if messages else None,

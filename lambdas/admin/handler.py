@@ -4,7 +4,7 @@ The API has no route to it. IAM decides who may invoke it. For events and respon
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from lambdas.admin import requests as r
@@ -18,16 +18,27 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
-from message_buffer.events.event_bus import EventBus
+from message_buffer.events.event_bus import EVENT_VERSION, EventBus
 from message_buffer.events.hand_offs import HandOffs
-from message_buffer.json_object import Json
+from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+
+ACTED = "messages.operator.acted"
+# The operations that change nothing. Each of the others publishes an event, so that teams have an audit trail.
+READS = {
+    "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
+    "dead.list", "dead.show",
+}  # fmt: skip
+# The request's field that names the subject: each changing operation has one of them.
+SUBJECTS = ("conversation", "scope", "batchId")
 
 
 class _Call:
@@ -81,7 +92,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         ),
         telemetry=telemetry,
     )
-    return Operations(operations, telemetry), telemetry, call
+    return Operations(audited(operations, bus, telemetry), telemetry), telemetry, call
 
 
 def operations_of(
@@ -113,6 +124,32 @@ def operations_of(
         "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
     }
+
+
+def audited(
+    operations: Mapping[str, Operation], bus: EventBus, telemetry: Telemetry, *, clock: Clock = system_clock
+) -> Mapping[str, Operation]:
+    """Return the operations. Each one that changes something then publishes who did it, after it has taken effect."""
+
+    def run(name: str, operation: Operation, fields: Json) -> Json:
+        result = operation(fields)
+        if not fields.get("dryRun"):
+            try:
+                bus.publish(ACTED, acted_event(name, fields, at_ms=clock()))
+            except SendFailed as error:
+                # The command has taken effect, so it must not fail.
+                telemetry.warn("command not published", operation=name, reason=str(error))
+        return result
+
+    return {name: each if name in READS else partial(run, name, each) for name, each in operations.items()}
+
+
+def acted_event(operation: str, fields: Json, *, at_ms: int) -> str:
+    """Return the event about a command. Of the request it has the numbers and the reason, but no rules and no words."""
+    subject = next(fields[name] for name in SUBJECTS if name in fields)
+    given = {name: value for name, value in fields.items() if isinstance(value, int) or name == "reason"}
+    event = given | {"version": EVENT_VERSION, "operation": operation, "subject": subject, "by": fields["by"]}
+    return to_json(event | {"at": at_ms}).decode()
 
 
 def _on(model: type[R], run: Callable[[R], Json]) -> Operation:

@@ -16,9 +16,9 @@ from lambdas.admin.conversations import (
 )
 from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
-from lambdas.admin.handler import operations_of
+from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
-from lambdas.operations import Operations
+from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
@@ -162,7 +162,7 @@ class Desk:
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
 
-    def ask(self, operation: object, **fields: object) -> Json:
+    def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         rules = RulesAdmin(
             table=self.table,
@@ -194,7 +194,10 @@ class Desk:
             ),
             telemetry=self.telemetry,
         )
-        return Operations(operations, self.telemetry).answer(
+        return audited(operations, self.bus, self.telemetry, clock=self.engine.clock)
+
+    def ask(self, operation: object, **fields: object) -> Json:
+        return Operations(self.operations(), self.telemetry).answer(
             {"operation": operation, "by": ME, **fields}, request_id=REQUEST
         )
 
@@ -348,6 +351,61 @@ def test_who_did_what_is_told_without_what_people_wrote(desk: Desk) -> None:
     assert "my secret" not in str(desk.telemetry.lines)
 
 
+WORDS = "what somebody wrote"
+# Every operation, with a request. Those that change something are in an order in which each finds something to do.
+CHANGES: dict[str, Json] = {
+    "dead.redrive": {"batchId": "b1"},
+    "conversation.flush": {"conversation": NAME},
+    "conversation.hold": {"conversation": NAME, "holdMs": 60_000},
+    "conversation.resume": {"conversation": NAME, "reason": "Solved."},
+    "conversation.handoff": {"conversation": NAME, "holdMs": 60_000, "reason": "She asked."},
+    "conversation.complete": {"conversation": NAME, "summary": WORDS},
+    "conversation.cancel": {"conversation": NAME},
+    "conversation.forget": {"conversation": NAME},
+    "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
+    "rules.delete": {"scope": "tenant:default"},
+}
+QUESTIONS: dict[str, Json] = {
+    "status": {},
+    "conversation.list": {},
+    "conversation.show": {"conversation": NAME, "messages": True},
+    "id.look_up": {"id": NAME},
+    "rules.list": {},
+    "rules.get": {"scope": "stage"},
+    "rules.explain": {"conversation": NAME},
+    "dead.list": {},
+    "dead.show": {"batchId": "b1", "payloads": True},
+}
+
+
+def test_each_command_that_changes_something_publishes_once_who_did_it_and_no_words(desk: Desk) -> None:
+    assert {*CHANGES, *QUESTIONS} == {*desk.operations()}, "a new operation is missing here"
+    desk.engine.send(NAME, "m1", WORDS)
+    desk.queue = FakeLetters(letter("b1", WORDS))
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 1_000})
+    desk.bus.published.clear()
+    for operation, fields in QUESTIONS.items():
+        desk.result(operation, **fields)
+    desk.result("conversation.forget", conversation=NAME, dryRun=True)
+    assert desk.error("conversation.hold", conversation=NAME, holdMs=0)[0] == "invalid"
+    assert desk.bus.published == [], "nothing has changed"
+    for operation, fields in CHANGES.items():
+        desk.bus.published.clear()
+        desk.result(operation, **fields)
+        (event,) = events(desk, ACTED)
+        small = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
+        subject = fields.get("conversation") or fields.get("scope") or fields["batchId"]
+        what = {"version": 1, "operation": operation, "subject": subject}
+        assert event == what | small | {"by": ME, "at": desk.engine.clock.now_ms}
+
+
+def test_a_command_that_took_effect_succeeds_though_its_event_was_not_published(desk: Desk) -> None:
+    desk.bus.failures = [SendFailed("put event: ThrottlingException")]
+    assert "heldUntil" in desk.result("conversation.hold", conversation=NAME, holdMs=60_000)
+    failed = {"operation": "conversation.hold", "reason": "put event: ThrottlingException"}
+    assert desk.telemetry.said("command not published") == [failed]
+
+
 def test_a_bug_is_told_and_answered_without_its_words(desk: Desk) -> None:
     def broken(**_: object) -> list[Letter]:
         raise KeyError("what somebody wrote")
@@ -418,9 +476,8 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(desk: Desk) -> None:
     desk.engine.send(NAME, "m2")
     cancelled = desk.result("conversation.cancel", conversation=NAME)
     assert cancelled == {"generation": 3, "dropped": 2, "frozen": 0, "leaving": False}
-    ((detail_type, detail),) = desk.bus.published
-    assert detail_type == "messages.buffer.cancelled"
-    assert json.loads(detail) == {
+    (event,) = events(desk, "messages.buffer.cancelled")
+    assert event == {
         "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
         "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
@@ -430,7 +487,7 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(desk: Desk) -> None:
 def test_a_cancel_names_the_agent_of_the_account(desk: Desk) -> None:
     desk.result("rules.set", scope="account:generic/shop", rules={"tenant": "default", "agent": "sales"})
     desk.result("conversation.cancel", conversation=NAME)
-    assert json.loads(desk.bus.published[-1][1])["agent"] == "sales"
+    assert events(desk, "messages.buffer.cancelled")[0]["agent"] == "sales"
 
 
 def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
@@ -442,7 +499,7 @@ def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
     desk.engine.send(NAME, "m1")
     monkeypatch.setattr(desk.table, "read_all", fail)
     assert desk.result("conversation.cancel", conversation=NAME)["dropped"] == 1
-    assert "agent" not in json.loads(desk.bus.published[-1][1])
+    assert "agent" not in events(desk, "messages.buffer.cancelled")[0]
 
 
 # -- the platform's reply window ---------------------------------------------------------------------
