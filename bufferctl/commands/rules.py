@@ -30,7 +30,8 @@ def list_rules(
     """List all scopes that have rules."""
     result = ctx.obj.ask("rules.list", prefix=prefix)
     hint = ["There are more. Narrow the list with a prefix."] if result["more"] else []
-    return result, listed(result["rules"], "No scope has rules.", LISTED), *hint
+    nothing = f"No scope that begins with {prefix} has rules." if prefix else "No scope has rules."
+    return result, listed(result["rules"], nothing, LISTED), *hint
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """Shows dead letters without removing them, and sends their batches again under their old ids."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Self
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
@@ -24,6 +25,7 @@ DEAD_LETTER_HIDDEN_SECONDS = 90
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 # The fields that an operator needs. None of them contains what people wrote.
 HEAD = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
+HEAD_OF_REPLY = ("batchId", "conversationId", "generation", "messageCount")
 TimeLeft = Callable[[], int]
 
 
@@ -34,21 +36,30 @@ class DeadLetters:
     """
 
     def __init__(
-        self, queue: DeadLetterQueue, functions: Functions, redrive_functions: tuple[str, str], time_left: TimeLeft
+        self,
+        queue: DeadLetterQueue,
+        functions: Functions,
+        redrive_functions: tuple[str, str],
+        time_left: TimeLeft,
+        *,
+        of_queues: Mapping[str, DeadLetterQueue],
     ) -> None:
         self._queue = queue
         self._functions = functions
         self._emitter, self._ingest = redrive_functions
         self._time_left = time_left
+        self._of_queues = of_queues
 
     def list(self, request: ListDeadLetters) -> Json:
-        with HiddenLetters(self._queue, self._time_left) as letters:
-            heads = []
-            for letter in letters:
-                heads.append(_head(letter))
-                if len(heads) == request.limit:
-                    break
-        return {"letters": heads, "inQueue": self._queue.count()}
+        queues = self._of_queues if request.replies else {"": self._queue}
+        if not queues:
+            raise errors.InvalidInput("replies: this stage has no queues; leave it out")
+        heads: list[Json] = []
+        for name, queue in queues.items():
+            with HiddenLetters(queue, self._time_left) as letters:
+                read = [*islice(letters, request.limit - len(heads))]
+            heads += [{"queue": name, **_head_of_reply(each)} if name else _head(each) for each in read]
+        return {"letters": heads, "inQueue": sum(queue.count() for queue in queues.values())}
 
     def show(self, request: ShowDeadLetter) -> Json:
         with HiddenLetters(self._queue, self._time_left) as letters:
@@ -126,6 +137,13 @@ def _head(letter: Letter) -> Json:
     # A foreign message may have anything under these names.
     shown = {name: value if isinstance(value := parsed.get(name), str | int) else None for name in HEAD}
     return shown | {"messages": messages}
+
+
+def _head_of_reply(letter: Letter) -> Json:
+    """Return the fields that operators need of a queue's entry. One that SQS itself moved has no reason."""
+    detail = event if isinstance(event := parse_letter(letter).get("detail"), dict) else {}
+    shown = {name: value if isinstance(value := detail.get(name), str | int) else None for name in HEAD_OF_REPLY}
+    return shown | {"reason": letter.reason or "it was delivered too often"}
 
 
 def parse_letter(letter: Letter) -> Json:

@@ -37,8 +37,6 @@ READS = {
     "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
     "dead.list", "dead.show",
 }  # fmt: skip
-# The request's field that names the subject: each changing operation has one of them.
-SUBJECTS = ("conversation", "scope", "batchId")
 
 
 class _Call:
@@ -60,6 +58,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
     takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
+    of_queues = dict(zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True))
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
     lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
     hand_offs = HandOffs(lanes, bus, takeovers, has_queue=HANDOFF in settings.queues)
@@ -76,13 +75,19 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     operations = operations_of(
         Conversations(valkey_lane, bus, hand_offs, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
-        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
+        DeadLetters(
+            dead_letters,
+            Functions(),
+            (settings.redrive_function, settings.ingest_function),
+            call.time_left,
+            of_queues=of_queues,
+        ),
         forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(
                 rules=rules_table,
                 objects=ObjectStore(settings.oversize_bucket),
-                dead_letters=[dead_letters, *map(DeadLetterQueue, settings.queue_dead_letter_urls)],
+                dead_letters=[dead_letters, *of_queues.values()],
                 takeovers=takeovers,
                 ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),
@@ -133,12 +138,11 @@ def audited(
 
     def run(name: str, operation: Operation, fields: Json) -> Json:
         result = operation(fields)
-        if not fields.get("dryRun"):
-            try:
+        try:
+            if not fields.get("dryRun"):
                 bus.publish(ACTED, acted_event(name, fields, at_ms=clock()))
-            except SendFailed as error:
-                # The command has taken effect, so it must not fail.
-                telemetry.warn("command not published", operation=name, reason=str(error))
+        except SendFailed as error:  # do not raise: the command has taken effect
+            telemetry.warn("command not published", operation=name, reason=str(error))
         return result
 
     return {name: each if name in READS else partial(run, name, each) for name, each in operations.items()}
@@ -146,7 +150,7 @@ def audited(
 
 def acted_event(operation: str, fields: Json, *, at_ms: int) -> str:
     """Return the event about a command. Of the request it has the numbers and the reason, but no rules and no words."""
-    subject = next(fields[name] for name in SUBJECTS if name in fields)
+    subject = next(fields[name] for name in ("conversation", "scope", "batchId") if name in fields)
     given = {name: value for name, value in fields.items() if isinstance(value, int) or name == "reason"}
     event = given | {"version": EVENT_VERSION, "operation": operation, "subject": subject, "by": fields["by"]}
     return to_json(event | {"at": at_ms}).decode()

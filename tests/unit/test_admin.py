@@ -155,6 +155,7 @@ class Desk:
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.queue_letters = FakeLetters()
         """The dead letters of one of the stage's queues."""
+        self.of_queues: dict[str, DeadLetterQueue] = {}
         self.objects = FakeObjects()
         self.takeovers = FakeTakeovers()
         self.aliases = FakeAliases()
@@ -181,7 +182,11 @@ class Desk:
             Conversations(lane, self.bus, hand_offs, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(
-                self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
+                self.queue,
+                self.conversation_processor,
+                (CONVERSATION_PROCESSOR, INGEST),
+                lambda: self.time_left_ms,
+                of_queues=self.of_queues,
             ),
             forgetting=Forgetting(
                 [lane, *self.fallback],
@@ -309,6 +314,11 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
         ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
         ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
+        ({"platform": "whatsap"}, "whatsap: unknown platform; did you mean whatsapp?"),
+        (
+            {"platform": "pigeon"},
+            "pigeon: unknown platform; use one of custom, generic, instagram, messenger, telegram, twilio, whatsapp",
+        ),
     ],
 )
 def test_a_list_that_makes_no_sense_is_refused(desk: Desk, fields: Json, problem: str) -> None:
@@ -424,12 +434,28 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     now = desk.engine.clock.now_ms
     shown = desk.result("conversation.show", conversation=NAME)
     assert shown == {
-        "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
+        "conversation": NAME, "known": True, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
         "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000,
         "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "holds": [], "batch": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
+
+
+def test_a_conversation_is_known_while_any_lane_remembers_it(desk: Desk) -> None:
+    def known() -> bool:
+        return bool(desk.result("conversation.show", conversation=NAME)["known"])
+
+    assert not known()
+    desk.result("conversation.hold", conversation=NAME, holdMs=60_000)
+    assert known()
+    desk.result("conversation.resume", conversation=NAME)
+    assert not known()
+    desk.engine.send(NAME, "m1")
+    desk.result("conversation.cancel", conversation=NAME)
+    assert known(), "its generation is remembered"
+    desk.result("conversation.forget", conversation=NAME)
+    assert not known()
 
 
 def test_a_frozen_batch_is_shown_by_its_id(desk: Desk) -> None:
@@ -830,6 +856,26 @@ def test_no_more_letters_are_taken_than_asked_for(desk: Desk) -> None:
     desk.queue = FakeLetters(*(letter(f"b{n}") for n in range(5)))
     assert len(desk.result("dead.list", limit=3)["letters"]) == 3
     assert desk.queue.hidden == set()
+
+
+def test_letters_of_the_queues_are_listed_with_their_reason_and_without_words(desk: Desk) -> None:
+    assert desk.error("dead.list", replies=True)[0] == "invalid", "the stage has no queues"
+    detail = {"batchId": "b1", "conversationId": NAME, "generation": 2, "messageCount": 1, "text": WORDS}
+    entry = json.dumps({"source": "message-buffer", "detail": detail | {"messages": [{"text": WORDS}]}})
+    default, vip = FakeLetters("not an entry", *[entry] * 3), FakeLetters(*[entry] * 3)
+    default.letters[1] = default.letters[1]._replace(reason="401: no such key")
+    desk.of_queues = {"default": default, "vip": vip}
+    shown = desk.result("dead.list", replies=True, limit=5)
+    assert [(each["queue"], each["batchId"], each["reason"]) for each in shown["letters"]] == [
+        ("default", None, "it was delivered too often"),
+        ("default", "b1", "401: no such key"),
+        *[("default", "b1", "it was delivered too often")] * 2,
+        ("vip", "b1", "it was delivered too often"),
+    ]
+    assert shown["inQueue"] == 7
+    assert (shown["letters"][1]["conversationId"], shown["letters"][1]["messageCount"]) == (NAME, 1)
+    assert WORDS not in str(shown)
+    assert (default.hidden, vip.hidden) == (set(), set())
 
 
 def test_a_letter_shows_its_words_only_if_they_are_asked_for(desk: Desk) -> None:
