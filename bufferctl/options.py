@@ -22,16 +22,13 @@ JsonText = Annotated[str, typer.Argument(help="a JSON object; - reads it from st
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def _checked_id(conversation: str | None) -> str | None:
+def checked_id(conversation: str | None) -> str | None:
     if conversation is not None and not re.fullmatch("[^/]+(/[^/]+){3}", conversation):
         raise typer.BadParameter(f"{conversation!r} is no conversation id, which reads tenant/platform/account/user")
     return conversation
 
 
-Conversation = Annotated[str, typer.Argument(help="tenant/platform/account/user", callback=_checked_id)]
-OneConversation = Annotated[
-    str | None, typer.Option("--conversation", help="Show only the events of this conversation.", callback=_checked_id)
-]
+Conversation = Annotated[str, typer.Argument(help="tenant/platform/account/user", callback=checked_id)]
 
 
 @dataclass

@@ -52,8 +52,7 @@ def identify(config: StageConfig) -> Clients:
         sts = session.client("sts", region_name=config.region, config=CLIENT_CONFIG)
         if not re.search(r"\.(amazonaws\.|api\.aws)", endpoint := sts.meta.endpoint_url):
             raise Stuck(
-                f"AWS_ENDPOINT_URL in the environment, or endpoint_url in your AWS configuration, sends calls to "
-                f"{endpoint}, which is not AWS. Unset it: stage '{config.name}' is in AWS."
+                f"Unset AWS_ENDPOINT_URL, or endpoint_url in your AWS configuration: it names {endpoint}, not AWS."
             )
         account = sts.get_caller_identity()["Account"]
     except (ClientError, BotoCoreError) as error:

@@ -52,7 +52,7 @@ def list_conversations(
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
     hint = ["There are more: filter them, or raise --limit."] if result["more"] else []
-    nothing = "Nothing waits." if {*filters.values()} == {None} else "Nothing waits that matches."
+    nothing = "Nothing waits." if {*filters.values()} == {None} else "Nothing that matches waits."
     return result, listed(shown, nothing, LISTED), *hint
 
 

@@ -18,9 +18,7 @@ def list_letters(
     ctx: Ctx,
     *,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many to list.")] = 50,
-    replies: Annotated[
-        bool, typer.Option("--replies", help="Those of the stage's queues: batches without a whole reply.")
-    ] = False,
+    replies: Annotated[bool, typer.Option("--replies", help="List those of the stage's queues.")] = False,
 ) -> Shown:
     """List dead letters, without what people wrote. The list hides them from others for a moment."""
     result = ctx.obj.ask("dead.list", limit=limit, replies=replies or None)

@@ -30,8 +30,7 @@ def list_rules(
     """List all scopes that have rules."""
     result = ctx.obj.ask("rules.list", prefix=prefix)
     hint = ["There are more. Narrow the list with a prefix."] if result["more"] else []
-    nothing = f"No scope that begins with {prefix} has rules." if prefix else "No scope has rules."
-    return result, listed(result["rules"], nothing, LISTED), *hint
+    return result, listed(result["rules"], f"No scope {prefix and prefix + '… '}has rules.", LISTED), *hint
 
 
 @app.command()

@@ -14,7 +14,7 @@ import typer
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.formatting import as_json, counted, printable, second_of
-from bufferctl.options import Ctx, OneConversation, Shown, duration_ms
+from bufferctl.options import Ctx, Shown, checked_id, duration_ms
 from bufferctl.stage import ROOT, find_account
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from message_buffer.json_object import Json
@@ -74,7 +74,7 @@ def send(
 def tail(
     ctx: Ctx,
     *,
-    conversation: OneConversation = None,
+    conversation: Annotated[str | None, typer.Option(help="Show only its events.", callback=checked_id)] = None,
     messages: Annotated[
         bool, typer.Option("--messages", help="Also show what people wrote, as --json always does.")
     ] = False,

@@ -25,40 +25,39 @@ DEAD_LETTER_HIDDEN_SECONDS = 90
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 # The fields that an operator needs. None of them contains what people wrote.
 HEAD = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
-HEAD_OF_REPLY = ("batchId", "conversationId", "generation", "messageCount")
+# The name of the buffer's own dead letters; the others have the name of their queue.
+BUFFER = ""
 TimeLeft = Callable[[], int]
 
 
 class DeadLetters:
-    """Lists, shows and redrives the dead letters of the queue.
+    """Lists, shows and redrives the buffer's dead letters, and lists those of the stage's queues.
 
     The first of the `redrive_functions` emits a batch again. The second one, ingest, buffers a message again.
     """
 
     def __init__(
         self,
-        queue: DeadLetterQueue,
+        queues: Mapping[str, DeadLetterQueue],
         functions: Functions,
         redrive_functions: tuple[str, str],
         time_left: TimeLeft,
-        *,
-        of_queues: Mapping[str, DeadLetterQueue],
     ) -> None:
-        self._queue = queue
+        self._queues = queues
+        self._queue = queues[BUFFER]
         self._functions = functions
         self._emitter, self._ingest = redrive_functions
         self._time_left = time_left
-        self._of_queues = of_queues
 
     def list(self, request: ListDeadLetters) -> Json:
-        queues = self._of_queues if request.replies else {"": self._queue}
+        queues = {name: queue for name, queue in self._queues.items() if request.replies == (name != BUFFER)}
         if not queues:
             raise errors.InvalidInput("replies: this stage has no queues; leave it out")
         heads: list[Json] = []
         for name, queue in queues.items():
             with HiddenLetters(queue, self._time_left) as letters:
                 read = [*islice(letters, request.limit - len(heads))]
-            heads += [{"queue": name, **_head_of_reply(each)} if name else _head(each) for each in read]
+            heads += [({"queue": name} if request.replies else {}) | _head(each) for each in read]
         return {"letters": heads, "inQueue": sum(queue.count() for queue in queues.values())}
 
     def show(self, request: ShowDeadLetter) -> Json:
@@ -139,19 +138,21 @@ def _head(letter: Letter) -> Json:
     return shown | {"messages": messages}
 
 
-def _head_of_reply(letter: Letter) -> Json:
-    """Return the fields that operators need of a queue's entry. One that SQS itself moved has no reason."""
-    detail = event if isinstance(event := parse_letter(letter).get("detail"), dict) else {}
-    shown = {name: value if isinstance(value := detail.get(name), str | int) else None for name in HEAD_OF_REPLY}
-    return shown | {"reason": letter.reason or "it was delivered too often"}
-
-
 def parse_letter(letter: Letter) -> Json:
+    """Return the fields of a dead letter. One of a stage's queue is an event, so take them from its `detail`."""
     try:
         parsed = json.loads(letter.body)
     except (ValueError, RecursionError):
         parsed = None
-    return parsed if isinstance(parsed, dict) else {"reason": "this is not the body of a dead letter"}
+    if not isinstance(parsed, dict):
+        return {"reason": "this is not the body of a dead letter"}
+    if not isinstance(detail := parsed.get("detail"), dict):
+        return parsed
+    times = metadata if isinstance(metadata := detail.get("metadata"), dict) else {}
+    found = {name: detail.get(name) for name in ("batchId", "conversationId", "generation", "flushReason")}
+    found |= {"firstAt": times.get("firstMessageAt"), "lastAt": times.get("lastMessageAt")}
+    # An entry has no reason if SQS itself moved it, after too many deliveries.
+    return found | {"reason": letter.reason or "it was delivered too often", "payloads": detail.get("messages")}
 
 
 def _problem(response: Json) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lambdas.admin import requests as r
 from lambdas.admin.conversations import Conversations
-from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.dead_letters import BUFFER, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.requests import R, read_request
 from lambdas.admin.rules import RulesAdmin
@@ -57,8 +57,8 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
     takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
-    dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
-    of_queues = dict(zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True))
+    dead_letters = {BUFFER: DeadLetterQueue(settings.dead_letter_queue_url)}
+    dead_letters |= zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True)
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
     lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
     hand_offs = HandOffs(lanes, bus, takeovers, has_queue=HANDOFF in settings.queues)
@@ -75,19 +75,13 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     operations = operations_of(
         Conversations(valkey_lane, bus, hand_offs, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
-        DeadLetters(
-            dead_letters,
-            Functions(),
-            (settings.redrive_function, settings.ingest_function),
-            call.time_left,
-            of_queues=of_queues,
-        ),
+        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(
                 rules=rules_table,
                 objects=ObjectStore(settings.oversize_bucket),
-                dead_letters=[dead_letters, *of_queues.values()],
+                dead_letters=[*dead_letters.values()],
                 takeovers=takeovers,
                 ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),
@@ -138,22 +132,18 @@ def audited(
 
     def run(name: str, operation: Operation, fields: Json) -> Json:
         result = operation(fields)
+        subject = next(fields[each] for each in ("conversation", "scope", "batchId") if each in fields)
+        # Publish the request's numbers and the reason, but no rules, and no words of customers.
+        event = {each: value for each, value in fields.items() if isinstance(value, int) or each == "reason"}
+        event |= {"version": EVENT_VERSION, "operation": name, "subject": subject, "by": fields["by"], "at": clock()}
         try:
             if not fields.get("dryRun"):
-                bus.publish(ACTED, acted_event(name, fields, at_ms=clock()))
+                bus.publish(ACTED, to_json(event).decode())
         except SendFailed as error:  # do not raise: the command has taken effect
             telemetry.warn("command not published", operation=name, reason=str(error))
         return result
 
     return {name: each if name in READS else partial(run, name, each) for name, each in operations.items()}
-
-
-def acted_event(operation: str, fields: Json, *, at_ms: int) -> str:
-    """Return the event about a command. Of the request it has the numbers and the reason, but no rules and no words."""
-    subject = next(fields[name] for name in ("conversation", "scope", "batchId") if name in fields)
-    given = {name: value for name, value in fields.items() if isinstance(value, int) or name == "reason"}
-    event = given | {"version": EVENT_VERSION, "operation": operation, "subject": subject, "by": fields["by"]}
-    return to_json(event | {"at": at_ms}).decode()
 
 
 def _on(model: type[R], run: Callable[[R], Json]) -> Operation:

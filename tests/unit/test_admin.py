@@ -14,7 +14,12 @@ from lambdas.admin.conversations import (
     OUTLASTS_REPLY_WINDOW,
     Conversations,
 )
-from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
+from lambdas.admin.dead_letters import (
+    BUFFER,
+    DEAD_LETTER_HIDDEN_SECONDS,
+    MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
+    DeadLetters,
+)
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
@@ -182,11 +187,10 @@ class Desk:
             Conversations(lane, self.bus, hand_offs, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(
-                self.queue,
+                {BUFFER: self.queue, **self.of_queues},
                 self.conversation_processor,
                 (CONVERSATION_PROCESSOR, INGEST),
                 lambda: self.time_left_ms,
-                of_queues=self.of_queues,
             ),
             forgetting=Forgetting(
                 [lane, *self.fallback],
@@ -867,13 +871,13 @@ def test_letters_of_the_queues_are_listed_with_their_reason_and_without_words(de
     desk.of_queues = {"default": default, "vip": vip}
     shown = desk.result("dead.list", replies=True, limit=5)
     assert [(each["queue"], each["batchId"], each["reason"]) for each in shown["letters"]] == [
-        ("default", None, "it was delivered too often"),
+        ("default", None, "this is not the body of a dead letter"),
         ("default", "b1", "401: no such key"),
         *[("default", "b1", "it was delivered too often")] * 2,
         ("vip", "b1", "it was delivered too often"),
     ]
     assert shown["inQueue"] == 7
-    assert (shown["letters"][1]["conversationId"], shown["letters"][1]["messageCount"]) == (NAME, 1)
+    assert (shown["letters"][1]["conversationId"], shown["letters"][1]["messages"]) == (NAME, 1)
     assert WORDS not in str(shown)
     assert (default.hidden, vip.hidden) == (set(), set())
 
