@@ -116,8 +116,7 @@ def _say_version(context: typer.Context, wanted: bool) -> None:  # noqa: FBT001 
         version, ours = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"], commit()
         print(f"bufferctl {version} ({ours or 'not a git checkout'})")
         given: Given = context.obj
-        source = context.get_parameter_source("stage")
-        if source and source.name == "COMMANDLINE":
+        if getattr(context.get_parameter_source("stage"), "name", "") == "COMMANDLINE":
             account = find_account(given.stage, profile=given.profile, region=given.region, outputs=given.outputs)
             theirs = deployed_commit(account, given.stage)
             verdict = "the same" if ours and ours == theirs and CHANGED not in ours else "they differ, or files changed"
