@@ -1,5 +1,6 @@
 """`make logs` shows the lines of a run in the order in which the function wrote them."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -36,3 +37,21 @@ def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.Monkey
     api.events += [{"timestamp": 1_000, "logStreamName": "s", "message": "buffered"}]
     api.events.insert(0, {"timestamp": 900, "logStreamName": "s", "message": "late"})
     assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == ["late", "buffered"]
+
+
+def test_only_the_decisions_about_one_conversation_are_shown_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, ours = Logs(), "default/generic/shop/ü"
+    for conversations in (["default/generic/shop/ü2"], [ours]):
+        line = {
+            "level": "INFO",
+            "message": "buffered",
+            "service": "ingest",
+            "accepted": 1,
+            "conversations": conversations,
+        }
+        api.events.append({"timestamp": 1_000, "logStreamName": "s", "message": json.dumps(line)})
+    api.events.append({"timestamp": 1_001, "logStreamName": "s", "message": f'Traceback of "{json.dumps(ours)}'})
+    monkeypatch.setattr(Outputs, "client", lambda self, service: api)
+    following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0, about=ours)
+    assert next(following).endswith(f"ingest                 buffered accepted=1 conversations=['{ours}']")
+    assert "Traceback" in next(following)

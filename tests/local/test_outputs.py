@@ -1,5 +1,6 @@
 """The outputs of the local stage have the names that a stage in AWS gives them."""
 
+import json
 from unittest.mock import MagicMock
 
 import pytest
@@ -33,6 +34,21 @@ def test_the_api_is_reached_through_the_emulators_own_address(
     monkeypatch.setattr(sessions, "emulator_client", MagicMock())
     emulator = "http://127.0.0.1:4566"
     outputs = deployment.read_back(
-        {**DEPLOYED, "ApiEndpoint": deployed}, endpoint_url=emulator, region="us-east-1", valkey_url=None, previous={}
-    )
+        {**DEPLOYED, "ApiEndpoint": deployed}, endpoint_url=emulator, region="us-east-1", valkey_url=None,
+        kept_secrets={},
+    )  # fmt: skip
     assert outputs.ApiEndpoint == emulator + reached
+
+
+def test_kept_secrets_stay_as_an_operator_wrote_them_and_sign_by_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    aws = MagicMock()
+    monkeypatch.setattr(sessions, "emulator_client", lambda service, **_: aws)
+    kept = {"generic": ["new", "old"], "whatsapp": {"secret": "s", "verifyToken": "t"}, "custom/shop": "of a door"}
+    outputs = deployment.read_back(
+        DEPLOYED, endpoint_url="http://127.0.0.1:1", region="us-east-1", valkey_url=None, kept_secrets=kept
+    )
+    written = json.loads(aws.put_secret_value.call_args.kwargs["SecretString"])
+    assert kept.items() <= written.items()
+    assert outputs.WebhookSecrets["generic"] == "new"
+    assert outputs.WebhookSecrets["whatsapp"] == "s"
+    assert outputs.WebhookSecrets["telegram"] == written["telegram"], "a platform without a kept secret gets a new one"

@@ -1,5 +1,6 @@
 """Follows the functions' logs through the logs API of the emulator."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,11 +11,15 @@ from tools.local.outputs import Outputs
 LOGS_POLL_SECONDS = 0.5
 # A line of one function may appear later than newer lines of the other functions, by at most this time.
 MAX_LATE_LINE_MS = 2_000
+OF_EVERY_LINE = ("level", "timestamp", "service")
 Line = tuple[int, str, str, str]
 
 
-def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
-    """Yield the lines of all functions, without end. The lines that one poll finds are sorted by time."""
+def follow(outputs: Outputs, *, since_ms: int, about: str | None = None) -> Iterator[str]:
+    """Yield the lines of all functions, without end, or only those that name one id, as the logs write it.
+
+    The lines that one poll finds are sorted by time.
+    """
     shown: Counter[Line] = Counter()
     while True:
         looked_at_ms = int(time.time() * 1_000)
@@ -22,12 +27,25 @@ def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
         # The lines of a run may all have the same time. The sort is stable, so it keeps the order in which the function
         # wrote them.
         for at_ms, role, _, message in sorted(not_in(shown, found), key=lambda line: line[0]):
-            yield (
-                f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
-                + f" {role:<22} {message.rstrip()}"
-            )
+            if text := message.rstrip() if about is None else _decision(message, about):
+                yield (
+                    f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
+                    + f" {role:<22} {text}"
+                )
         shown, since_ms = Counter(found), max(since_ms, looked_at_ms - MAX_LATE_LINE_MS)
         time.sleep(LOGS_POLL_SECONDS)
+
+
+def _decision(line: str, about: str) -> str | None:
+    """Return a structured line as words, or None if it does not name this id."""
+    if json.dumps(about) not in line:
+        return None
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return line.rstrip()
+    words = [fields.pop("message"), *(f"{name}={value}" for name, value in fields.items() if name not in OF_EVERY_LINE)]
+    return " ".join(words)
 
 
 def not_in(shown: Counter[Line], found: Iterable[Line]) -> Iterator[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import socket
 import time
@@ -18,8 +19,9 @@ import urllib3
 
 from infra.cli import LOCAL
 from infra.layer import LayerPlatform, build_layer
-from tools.local import deployment, emulator, processes, valkey
+from tools.local import deployment, emulator, processes, valkey, workers
 from tools.local.errors import LocalError
+from tools.local.kept import Kept, count_rules, put_rules, read_rules
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 
@@ -30,6 +32,8 @@ FIRST_ANSWER_POLL_SECONDS = 0.2
 ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
 LANES = ("valkey", "dynamodb")
+# On a large machine, more processes than these would take memory without being faster.
+MAX_LOCAL_SLOTS = 16
 
 
 @dataclass(frozen=True)
@@ -55,30 +59,39 @@ class Stage:
         self._home = home
         self._run = home / "run"
         self._record = self._run / "instance.json"
+        self._kept_file = home / "kept.json"
         self.outputs_file = home / "outputs.json"
 
-    def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
+    def up(
+        self, progress: Progress, *, overrides: Mapping[str, Any] | None = None, with_rules: bool = False
+    ) -> Outputs:
         """Start and deploy the stage, or deploy changes to the running stage. Return its outputs.
 
         If a start fails, stop every process again. If the running stage has another lane than `overrides` names,
-        replace the stage by a new one.
+        replace the stage by a new one. A new stage has the port and the webhook secrets of the stage before it, and if
+        `with_rules`, the rules that `keep` wrote down.
         """
         with self._lock(), ExitStack() as on_failure:
             instance = self._running()
             over = {**({"lane": instance.lane} if instance else {}), **(overrides or {})}
-            has_valkey = _lane(over) != "dynamodb"
-            secrets: Mapping[str, str] = {}
-            if instance and instance.has_valkey == has_valkey and self.outputs_file.exists():
-                secrets = Outputs.read(self.outputs_file).WebhookSecrets
-            else:
+            settings = _settings(over)
+            has_valkey = settings.get("lane", "valkey") != "dynamodb"
+            slots = slots_of(settings)
+            over["concurrency"] = {"conversation_processor": slots, **settings.get("concurrency", {})}
+            self.keep()
+            kept = self._kept()
+            if not (instance and instance.has_valkey == has_valkey and self.outputs_file.exists()):
                 self._clear(progress)
                 # Keep the processes' logs for the developer. The next `up` removes them.
                 on_failure.callback(self._stop_processes)
-                instance = self._start(progress, has_valkey=has_valkey)
-            outputs = self._deploy(instance, progress, overrides=over, secrets=secrets)
-            with progress.step("Wait for the first answer"):
-                _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
+                instance = self._start(progress, has_valkey=has_valkey, wanted_port=kept.emulator_port)
+            outputs = self._deploy(instance, progress, overrides=over, secrets=kept.webhook_secrets)
+            if with_rules:
+                put_rules(outputs, kept.rules)
+            with progress.step("Start the functions"):
+                _start_functions(outputs, slots=slots, shards=settings.get("shards", 1))
             outputs.write(self.outputs_file)
+            self._keep(outputs, rules=kept.rules)
             on_failure.pop_all()
             return outputs
 
@@ -86,6 +99,18 @@ class Stage:
         """Stop every process of this stage and remove its files. Return how many processes there were."""
         with self._lock(), progress.step("Stop"):
             return self._stop()
+
+    def keep(self) -> int:
+        """Write down what a stage after this one takes over. Return how many rules that are.
+
+        If nobody has ever set rules on this stage, keep those of the stage before it.
+        """
+        if not (self._running() and self.outputs_file.exists()):
+            return 0
+        outputs = self.outputs()
+        rules = read_rules(outputs)
+        self._keep(outputs, rules=rules or self._kept().rules)
+        return count_rules(rules)
 
     def outputs(self) -> Outputs:
         """Return the outputs of the running stage. Raise LocalError if it is not up."""
@@ -115,13 +140,15 @@ class Stage:
         instance = self._recorded()
         return len(processes.belonging_to(instance.mark)) if instance else 0
 
-    def _start(self, progress: Progress, *, has_valkey: bool) -> Instance:
+    def _start(self, progress: Progress, *, has_valkey: bool, wanted_port: int | None) -> Instance:
         with progress.step("Install the emulator"):
             python = emulator.ensure_installed(self._home / "emulator")
         with progress.step("Build the layer"):
             requirements = ROOT / "lambdas" / "requirements.txt"
             build_layer(requirements, platform=LayerPlatform.HOST, cache=ROOT / ".build" / "layers")
-        of_valkey, of_its_cluster, of_emulator = _free_ports(3)
+        of_emulator, of_valkey, of_its_cluster = _free_ports(wanted_port, None, None)
+        if wanted_port not in (None, of_emulator):
+            progress.say(f"Another program has taken port {wanted_port}. The stage has a new one, {of_emulator}.")
         instance = Instance(uuid.uuid4().hex, of_valkey, of_its_cluster, of_emulator, has_valkey)
         self._run.mkdir(parents=True, exist_ok=True)
         # Write the record before the first process starts, so that `down` finds all processes even if a start fails.
@@ -158,7 +185,7 @@ class Stage:
         progress: Progress,
         *,
         overrides: Mapping[str, Any],
-        secrets: Mapping[str, str],
+        secrets: Mapping[str, Any],
     ) -> Outputs:
         valkey_url = valkey.url(instance.valkey_port) if instance.has_valkey else None
         context = {"stage": LOCAL, "overrides": json.dumps(overrides)}
@@ -171,7 +198,7 @@ class Stage:
                 endpoint_url=emulator.url(instance.emulator_port),
                 region=REGION,
                 valkey_url=valkey_url,
-                previous=secrets,
+                kept_secrets=secrets,
             )
 
     def _cdk(self, instance: Instance) -> deployment.Cdk:
@@ -194,6 +221,14 @@ class Stage:
             return Instance(**json.loads(self._record.read_text()))
         except (FileNotFoundError, json.JSONDecodeError, TypeError):
             return None
+
+    def _kept(self) -> Kept:
+        return Kept.read(self._kept_file)
+
+    def _keep(self, outputs: Outputs, *, rules: list[dict[str, Any]]) -> None:
+        port = int(outputs.AwsEndpointUrl.rpartition(":")[2])
+        secrets = deployment.read_webhook_secrets(outputs.client, deployment.outputs_of_stacks(self._run))
+        Kept(port, secrets, rules).write(self._kept_file)
 
     def _clear(self, progress: Progress) -> None:
         if self._record.exists():
@@ -221,19 +256,36 @@ class Stage:
             yield
 
 
-def _lane(overrides: Mapping[str, Any]) -> str:
+def _settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
     stage = json.loads((ROOT / "cdk.json").read_text())["context"]["stages"][LOCAL]
-    lane: str = {**stage, **overrides}.get("lane", "valkey")
-    return lane
+    return {**stage, **overrides}
 
 
-def _free_ports(count: int) -> list[int]:
+def slots_of(settings: Mapping[str, Any]) -> int:
+    """Return how many batches are emitted at once. Each takes a process, which a machine cannot have by the hundred."""
+    shards: int = settings.get("shards", 1)
+    return max(min(2 * (os.cpu_count() or 1), MAX_LOCAL_SLOTS), shards)
+
+
+def _free_ports(*wanted: int | None) -> list[int]:
+    """Return a free port for each wanted one: the same, unless another program has it."""
     # Keep all sockets open until the last port is chosen, so that no port is chosen twice.
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        sockets = [held.enter_context(socket.socket()) for _ in wanted]
+        for each, port in zip(sockets, wanted, strict=True):
+            # Without this, a connection that was closed a minute ago would make the port look taken.
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                each.bind(("127.0.0.1", port or 0))
+            except OSError:
+                each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def _start_functions(outputs: Outputs, *, slots: int, shards: int) -> None:
+    """Wait until the webhook answers and the functions have warm processes, so that the first batch is not late."""
+    _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
+    workers.warm_up(outputs, slots=slots, shards=shards)
 
 
 def _wait_until_answering(url: str) -> None:
