@@ -66,7 +66,7 @@ $(READY):
 	  { echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1). Name one: make PYTHON=python3.13"; exit 1; } >&2
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "'$(PYTHON)' lacks the modules venv and ensurepip (on Debian and Ubuntu: apt install python3-venv)."; exit 1; } >&2
-	@echo "Setting up $(VENV): one to six minutes and 1.2 GB…"
+	@echo "Setting up $(VENV): one to six minutes and 1.5 GB…"
 	@set -e; mkdir -p $(VENVS); new=$$(mktemp -d $(VENVS)/XXXXXXXX); \
 	trap 'rm -rf "$$new"' EXIT; trap 'exit 130' HUP INT TERM; \
 	"$(BASE_PYTHON)" -m venv --prompt message-buffer "$$new"; \

@@ -39,19 +39,11 @@ def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.Monkey
     assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == ["late", "buffered"]
 
 
-def test_only_the_decisions_about_one_conversation_are_shown_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_lines_about_one_conversation_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     api, ours = Logs(), "default/generic/shop/ü"
-    for conversations in (["default/generic/shop/ü2"], [ours]):
-        line = {
-            "level": "INFO",
-            "message": "buffered",
-            "service": "ingest",
-            "accepted": 1,
-            "conversations": conversations,
-        }
-        api.events.append({"timestamp": 1_000, "logStreamName": "s", "message": json.dumps(line)})
-    api.events.append({"timestamp": 1_001, "logStreamName": "s", "message": f'Traceback of "{json.dumps(ours)}'})
+    of_another, of_ours = (json.dumps({"message": "buffered", "conversations": [each]}) for each in (f"{ours}2", ours))
+    for text in (of_another, of_ours, "END", of_ours):
+        api.events.append({"timestamp": 1_000, "logStreamName": "s", "message": text})
     monkeypatch.setattr(Outputs, "client", lambda self, service: api)
     following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0, about=ours)
-    assert next(following).endswith(f"ingest                 buffered accepted=1 conversations=['{ours}']")
-    assert "Traceback" in next(following)
+    assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == [of_ours, of_ours]

@@ -32,6 +32,7 @@ OUTPUTS = Outputs(
     OversizeBucketName="bucket",
     RulesTableName="rules",
 )
+STACK_OUTPUTS = '{"MessageBuffer-local-Buffer": {"WebhookSecretId": "secrets"}}'
 
 
 class Deployed(Stage):
@@ -55,8 +56,8 @@ class Deployed(Stage):
 
     def _deploy(self, *_: Any, overrides: Mapping[str, Any], secrets: Mapping[str, Any], **__: Any) -> Outputs:
         self.deployed_with, self.deployed_secrets = overrides, secrets
-        (self._run / "stack-outputs.json").parent.mkdir(parents=True, exist_ok=True)
-        (self._run / "stack-outputs.json").write_text('{"Buffer": {"WebhookSecretId": "secrets"}}')
+        self._run.mkdir(parents=True, exist_ok=True)
+        (self._run / "stack-outputs.json").write_text(STACK_OUTPUTS)
         return OUTPUTS
 
     def stopped(self) -> "Deployed":
@@ -77,8 +78,11 @@ class Aws:
         assert operation == "scan"
         return self
 
-    def paginate(self, *, TableName: str) -> list[dict[str, Any]]:  # noqa: N803 - AWS's names
-        return [{"Items": list(self.items)}]
+    def paginate(self, *, TableName: str) -> "Aws":  # noqa: N803 - AWS's names
+        return self
+
+    def build_full_result(self) -> dict[str, Any]:
+        return {"Items": list(self.items)}
 
     def put_item(self, *, TableName: str, Item: dict[str, Any]) -> None:  # noqa: N803
         self.items.append(Item)
@@ -100,13 +104,14 @@ def instance(*, has_valkey: bool) -> Instance:
 
 
 def stage_of(home: Path, lane: str | None, monkeypatch: pytest.MonkeyPatch) -> Deployed:
-    monkeypatch.setattr(module, "_start_functions", lambda outputs, **_: None)
+    monkeypatch.setattr(module, "_wait_until_answering", lambda url: None)
+    monkeypatch.setattr("tools.local.stage.workers.warm_up", lambda outputs, **_: None)
     running = None if lane is None else instance(has_valkey=lane == "valkey")
     stage = Deployed(home, running)
     if running:
         (home / "run").mkdir(parents=True)
         (home / "run" / "instance.json").write_text(json.dumps(asdict(running)))
-        (home / "run" / "stack-outputs.json").write_text('{"Buffer": {"WebhookSecretId": "secrets"}}')
+        (home / "run" / "stack-outputs.json").write_text(STACK_OUTPUTS)
         OUTPUTS.write(stage.outputs_file)
     return stage
 
@@ -136,7 +141,7 @@ def test_a_new_stage_has_the_port_and_secrets_of_the_one_before_and_its_rules_if
     second = first.stopped()
     aws.items = []
     second.up(Progress(io.StringIO()))
-    assert second.wanted_port == 4566
+    assert second.wanted_port == 3
     assert second.deployed_secrets == {"generic": ["second", "first"], "custom/shop": "of a door"}
     assert aws.items == []
     # Nobody has set rules on the second stage, so those of the first are still there.

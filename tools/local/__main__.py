@@ -17,7 +17,6 @@ try:
     from bufferctl.formatting import counted
     from bufferctl.stage import LOCAL, find_stage
     from tools.local import demo, logs
-    from tools.local.outputs import Outputs
     from tools.local.progress import Progress
     from tools.local.stage import LANES, ROOT, Stage
 except ModuleNotFoundError as missing:
@@ -135,29 +134,22 @@ def _ask(stage: Stage, operation: str, **fields: str) -> dict[str, Any]:
 
 def _up(stage: Stage, *, overrides: dict[str, Any], with_rules: bool) -> None:
     progress = Progress()
-    outputs = stage.up(progress, overrides=overrides, with_rules=with_rules)
+    stage.up(progress, overrides=overrides, with_rules=with_rules)
     print(
-        f"Up after {progress.elapsed_seconds:.1f} s: {_webhook(outputs)} (names, secrets: {_shown(stage.outputs_file)})"
+        f"Up after {progress.elapsed_seconds:.1f} s. Addresses, names and secrets are in {_shown(stage.outputs_file)}."
     )
     print(NEXT)
 
 
-def _webhook(outputs: Outputs) -> str:
-    return f"{outputs.ApiEndpoint}/webhook/generic"
-
-
 def _down(stage: Stage) -> None:
-    said = ""
-    if stage.lane() is not None:
-        dropped = _waiting(stage)
-        try:
-            with errors_of_aws():
-                rules = stage.keep()
-            back = f", and {counted(rules, 'rule')}, which `make up ARGS=--with-rules` sets again" if rules else ""
-            said = f" Dropped {dropped}{back}. The next `make up` has the same port and webhook secrets."
-        except Failed as error:
-            said = f" Dropped {dropped}, and the rules since the last `make up`: {error}"
-    print(f"Stopped {counted(stage.down(Progress()), 'process')}.{said}")
+    waiting = _waiting(stage) if stage.lane() else None
+    try:
+        rules = stage.keep()
+    finally:
+        stopped = stage.down(Progress())
+    back = f", and {counted(rules, 'rule')}, which `make up ARGS=--with-rules` sets again" if rules else ""
+    dropped = f" Dropped {waiting}{back}. The next `make up` has the same port and webhook secrets." if waiting else ""
+    print(f"Stopped {counted(stopped, 'process')}.{dropped}")
 
 
 def _status(stage: Stage) -> int:
@@ -167,7 +159,7 @@ def _status(stage: Stage) -> int:
         left = stage.processes()
         print(f"{error} {_left(left)}" if left else error)
         return 1
-    print(f"Up, {counted(stage.processes(), 'process')}. {_webhook(outputs)}")
+    print(f"Up, {counted(stage.processes(), 'process')}. {outputs.ApiEndpoint}/webhook/generic")
     return 0
 
 

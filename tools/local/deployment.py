@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -52,7 +52,8 @@ class Cdk:
         arguments += ["--require-approval", "never", "--method", "direct", "--concurrency", "4"]
         arguments += [word for name, value in context.items() for word in ("--context", f"{name}={value}")]
         self._run(*arguments, *cli.app(), folder=cli.ROOT)
-        return outputs_of_stacks(self._folder)
+        stacks: dict[str, dict[str, str]] = json.loads(outputs.read_text())
+        return {name: value for stack in stacks.values() for name, value in stack.items()}
 
     def _run(self, *arguments: str, folder: Path) -> None:
         # Ignore the developer's AWS profile and a metadata service, so that the CLI can deploy only to the emulator.
@@ -88,21 +89,14 @@ class Cdk:
             raise LocalError(f"cdk {arguments[0]} failed:\n{_last_lines(log.read_text())}")
 
 
-def outputs_of_stacks(folder: Path) -> Mapping[str, str]:
-    """Return the outputs of the last deployment from this folder."""
-    stacks: dict[str, dict[str, str]] = json.loads((folder / STACK_OUTPUTS).read_text())
-    return {name: value for stack in stacks.values() for name, value in stack.items()}
-
-
-def read_webhook_secrets(client: Callable[[str], Any], deployed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the secrets by platform, as `lambdas/ingest/webhook_secrets.py` describes them."""
-    text = client("secretsmanager").get_secret_value(SecretId=deployed["WebhookSecretId"])["SecretString"]
+def read_webhook_secrets(outputs: Outputs, folder: Path) -> dict[str, Any]:
+    """Return the secrets by platform, in any form that ingest reads. `folder` is that of the deployment."""
+    deployed = json.loads((folder / STACK_OUTPUTS).read_text())[f"MessageBuffer-{cli.LOCAL}-Buffer"]
+    secret = outputs.client("secretsmanager").get_secret_value(SecretId=deployed["WebhookSecretId"])
     try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    # Ingest accepts nothing by a secret of another form, so forget it.
-    return found if isinstance(found, dict) else {}
+        return dict(**json.loads(secret["SecretString"]))
+    except (TypeError, ValueError):
+        return {}  # ingest accepts nothing by a secret that is not an object
 
 
 def _api_endpoint(deployed: str, endpoint_url: str) -> str:

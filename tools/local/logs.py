@@ -11,7 +11,6 @@ from tools.local.outputs import Outputs
 LOGS_POLL_SECONDS = 0.5
 # A line of one function may appear later than newer lines of the other functions, by at most this time.
 MAX_LATE_LINE_MS = 2_000
-OF_EVERY_LINE = ("level", "timestamp", "service")
 Line = tuple[int, str, str, str]
 
 
@@ -27,25 +26,11 @@ def follow(outputs: Outputs, *, since_ms: int, about: str | None = None) -> Iter
         # The lines of a run may all have the same time. The sort is stable, so it keeps the order in which the function
         # wrote them.
         for at_ms, role, _, message in sorted(not_in(shown, found), key=lambda line: line[0]):
-            if text := message.rstrip() if about is None else _decision(message, about):
-                yield (
-                    f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
-                    + f" {role:<22} {text}"
-                )
+            if about is None or json.dumps(about) in message:
+                time_of_day = f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
+                yield f"{time_of_day} {role:<22} {message.rstrip()}"
         shown, since_ms = Counter(found), max(since_ms, looked_at_ms - MAX_LATE_LINE_MS)
         time.sleep(LOGS_POLL_SECONDS)
-
-
-def _decision(line: str, about: str) -> str | None:
-    """Return a structured line as words, or None if it does not name this id."""
-    if json.dumps(about) not in line:
-        return None
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return line.rstrip()
-    words = [fields.pop("message"), *(f"{name}={value}" for name, value in fields.items() if name not in OF_EVERY_LINE)]
-    return " ".join(words)
 
 
 def not_in(shown: Counter[Line], found: Iterable[Line]) -> Iterator[Line]:

@@ -21,7 +21,6 @@ from infra.cli import LOCAL
 from infra.layer import LayerPlatform, build_layer
 from tools.local import deployment, emulator, processes, valkey, workers
 from tools.local.errors import LocalError
-from tools.local.kept import Kept, count_rules, put_rules, read_rules
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 
@@ -68,15 +67,13 @@ class Stage:
         """Start and deploy the stage, or deploy changes to the running stage. Return its outputs.
 
         If a start fails, stop every process again. If the running stage has another lane than `overrides` names,
-        replace the stage by a new one. A new stage has the port and the webhook secrets of the stage before it, and if
-        `with_rules`, the rules that `keep` wrote down.
+        replace the stage by a new one. A new stage takes over what `keep` wrote; its rules only if `with_rules`.
         """
         with self._lock(), ExitStack() as on_failure:
             instance = self._running()
             over = {**({"lane": instance.lane} if instance else {}), **(overrides or {})}
             settings = _settings(over)
-            has_valkey = settings.get("lane", "valkey") != "dynamodb"
-            slots = slots_of(settings)
+            has_valkey, slots = settings.get("lane", "valkey") != "dynamodb", slots_of(settings)
             over["concurrency"] = {"conversation_processor": slots, **settings.get("concurrency", {})}
             self.keep()
             kept = self._kept()
@@ -84,14 +81,16 @@ class Stage:
                 self._clear(progress)
                 # Keep the processes' logs for the developer. The next `up` removes them.
                 on_failure.callback(self._stop_processes)
-                instance = self._start(progress, has_valkey=has_valkey, wanted_port=kept.emulator_port)
-            outputs = self._deploy(instance, progress, overrides=over, secrets=kept.webhook_secrets)
-            if with_rules:
-                put_rules(outputs, kept.rules)
+                instance = self._start(progress, has_valkey=has_valkey, wanted_port=kept.get("emulator_port"))
+            outputs = self._deploy(instance, progress, overrides=over, secrets=kept.get("webhook_secrets", {}))
+            for rules in kept.get("rules", []) if with_rules else []:
+                outputs.client("dynamodb").put_item(TableName=outputs.RulesTableName, Item=rules)
             with progress.step("Start the functions"):
-                _start_functions(outputs, slots=slots, shards=settings.get("shards", 1))
+                _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
+                # Otherwise the first batch would be late.
+                workers.warm_up(outputs, slots=slots, shards=settings.get("shards", 1))
             outputs.write(self.outputs_file)
-            self._keep(outputs, rules=kept.rules)
+            self.keep()
             on_failure.pop_all()
             return outputs
 
@@ -101,16 +100,21 @@ class Stage:
             return self._stop()
 
     def keep(self) -> int:
-        """Write down what a stage after this one takes over. Return how many rules that are.
+        """Write the running stage's port, webhook secrets and rules for a stage after it. Return how many rules it has.
 
         If nobody has ever set rules on this stage, keep those of the stage before it.
         """
-        if not (self._running() and self.outputs_file.exists()):
+        instance = self._running()
+        if not instance or not self.outputs_file.exists():
             return 0
-        outputs = self.outputs()
-        rules = read_rules(outputs)
-        self._keep(outputs, rules=rules or self._kept().rules)
-        return count_rules(rules)
+        outputs = Outputs.read(self.outputs_file)
+        table = outputs.client("dynamodb").get_paginator("scan").paginate(TableName=outputs.RulesTableName)
+        rules = table.build_full_result()["Items"]
+        secrets = deployment.read_webhook_secrets(outputs, self._run)
+        kept = {"emulator_port": instance.emulator_port, "webhook_secrets": secrets}
+        self._kept_file.write_text(json.dumps({**kept, "rules": rules or self._kept().get("rules", [])}, indent=2))
+        # One item has no rules: it is the table's version.
+        return sum("rules" in item for item in rules)
 
     def outputs(self) -> Outputs:
         """Return the outputs of the running stage. Raise LocalError if it is not up."""
@@ -222,13 +226,11 @@ class Stage:
         except (FileNotFoundError, json.JSONDecodeError, TypeError):
             return None
 
-    def _kept(self) -> Kept:
-        return Kept.read(self._kept_file)
-
-    def _keep(self, outputs: Outputs, *, rules: list[dict[str, Any]]) -> None:
-        port = int(outputs.AwsEndpointUrl.rpartition(":")[2])
-        secrets = deployment.read_webhook_secrets(outputs.client, deployment.outputs_of_stacks(self._run))
-        Kept(port, secrets, rules).write(self._kept_file)
+    def _kept(self) -> dict[str, Any]:
+        try:
+            return dict(**json.loads(self._kept_file.read_text()))
+        except (FileNotFoundError, TypeError, ValueError):
+            return {}
 
     def _clear(self, progress: Progress) -> None:
         if self._record.exists():
@@ -280,12 +282,6 @@ def _free_ports(*wanted: int | None) -> list[int]:
             except OSError:
                 each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def _start_functions(outputs: Outputs, *, slots: int, shards: int) -> None:
-    """Wait until the webhook answers and the functions have warm processes, so that the first batch is not late."""
-    _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
-    workers.warm_up(outputs, slots=slots, shards=shards)
 
 
 def _wait_until_answering(url: str) -> None:

@@ -12,28 +12,24 @@ from tools.local.processes import MARK
 
 # After SIGKILL a process ends within this time.
 MAX_KILL_SECONDS = 5.0
-# An operation that no function has: it is refused, and not logged.
-NO_OPERATION = {"operation": "warm-up"}
 
 
 def warm_up(outputs: Outputs, *, slots: int, shards: int) -> None:
     """Start the functions' processes, by events that change nothing: a conversation processor for each slot."""
-    events: list[tuple[str, dict[str, Any]]] = [(role, NO_OPERATION) for role in ("admin", "gate", "responder")]
-    if "processor" in outputs.Functions:
-        events += [("processor", {"shard": shard}) for shard in range(shards)]
-        events += [("conversation_processor", {"warm": True})] * slots
-    else:
-        events += [("dynamodb_processor", {"sweep": True})]
+    # No function has this operation, so it is refused, and not logged.
+    events: list[tuple[str, Any]] = [(role, {"operation": "warm-up"}) for role in ("admin", "gate", "responder")]
+    events += [("processor", {"shard": shard}) for shard in range(shards)]
+    events += [("conversation_processor", {"warm": True})] * slots
+    events += [("dynamodb_processor", {"sweep": True})]
 
-    def invoke(role: str, event: dict[str, Any]) -> None:
+    def invoke(role: str, event: Any) -> None:
         if name := outputs.Functions.get(role):
             # Do not wait for a processor, which runs until it has been idle for a while.
             kind = "Event" if role == "processor" else "RequestResponse"
             outputs.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event), InvocationType=kind)
 
     with ThreadPoolExecutor(len(events)) as pool:
-        for each in [pool.submit(invoke, *event) for event in events]:
-            each.result()
+        list(pool.map(invoke, *zip(*events, strict=True)))
 
 
 def workers(outputs: Outputs, role: str) -> list[psutil.Process]:
