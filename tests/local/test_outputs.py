@@ -40,7 +40,7 @@ def test_the_api_is_reached_through_the_emulators_own_address_and_by_platforms_t
     emulator = "http://127.0.0.1:4566"
     outputs = deployment.read_back(
         {**DEPLOYED, "ApiEndpoint": deployed},
-        endpoint_url=emulator, region="us-east-1", valkey_url=None, previous={}, address=tunnel,
+        endpoint_url=emulator, region="us-east-1", valkey_url=None, kept_secrets={}, address=tunnel,
     )  # fmt: skip
     assert outputs.ApiEndpoint == emulator + reached
     called = f"{tunnel or emulator}{reached}"
@@ -48,3 +48,17 @@ def test_the_api_is_reached_through_the_emulators_own_address_and_by_platforms_t
     (changed,) = client.update_function_configuration.call_args_list
     settings = json.loads(changed.kwargs["Environment"]["Variables"]["SETTINGS"])
     assert (changed.kwargs["FunctionName"], settings) == ("the-IngestFunction", {"log": {}, "address": called})
+
+
+def test_kept_secrets_stay_as_an_operator_wrote_them_and_sign_by_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    aws = MagicMock()
+    monkeypatch.setattr(sessions, "emulator_client", lambda service, **_: aws)
+    kept = {"generic": ["new", "old"], "whatsapp": {"secret": "s", "verifyToken": "t"}, "custom/shop": "of a door"}
+    outputs = deployment.read_back(
+        DEPLOYED, endpoint_url="http://127.0.0.1:1", region="us-east-1", valkey_url=None, kept_secrets=kept
+    )
+    written = json.loads(aws.put_secret_value.call_args.kwargs["SecretString"])
+    assert kept.items() <= written.items()
+    assert outputs.WebhookSecrets["generic"] == "new"
+    assert outputs.WebhookSecrets["whatsapp"] == "s"
+    assert outputs.WebhookSecrets["telegram"] == written["telegram"], "a platform without a kept secret gets a new one"
