@@ -34,7 +34,7 @@ DESCRIBED = ENTRIES | st.fixed_dictionaries(
 STORED = st.dictionaries(st.sampled_from(PLATFORMS), DESCRIBED)
 
 
-def read_by_ingest(stored: Json) -> Mapping[str, Credentials]:
+def read_by_ingest(stored: Json) -> dict[str, Credentials]:
     class Stored:
         def read(self, _secret_id: str) -> str:
             return json.dumps(stored)
