@@ -34,7 +34,8 @@ def change(
     if verify_token and (account or add):
         raise Misused("A platform has only one verify token: leave --account and --add out.")
     stage, secrets = _read(ctx, platform)
-    if not (value := _given(f"{'Verify token' if verify_token else 'Secret'} of {_named(platform, account)}: ")):
+    name = f"account {account} of {platform}" if account else platform
+    if not (value := _given(f"{'Verify token' if verify_token else 'Secret'} of {name}: ")):
         raise Misused("There is no secret on standard input.")
     entry = secrets[platform] = _described(secrets.get(platform))
     if account:
@@ -47,11 +48,7 @@ def change(
     )
     what = "a new verify token" if verify_token else counted(len(_texts(entry)), "secret")
     soon = f"in force within {SECRET_LIFE_MS // 1_000} s, or at a refused webhook"
-    return {
-        "platform": platform,
-        "account": account,
-        "has": what,
-    }, f"Now {_named(platform, account)} has {what}, {soon}."
+    return {"platform": platform, "account": account, "has": what}, f"Now {name} has {what}, {soon}."
 
 
 @app.command()
@@ -67,7 +64,7 @@ def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
             same = any(hmac.compare_digest(given, each.encode("utf-8", "replace")) for each in secrets)
             rows.append({"entry": name, "count": len(secrets)} | ({"same": same} if given else {}))
     if not rows:
-        raise NotFound(f"This stage has no secret for {_named(platform, account)}.")
+        raise NotFound("This stage has no such secret.")
     show_result(ctx.obj, {"platform": platform, "entries": rows}, table(rows))
     if given and not any(row["same"] for row in rows):
         raise FoundProblems("The text on standard input is none of these secrets.")
@@ -96,10 +93,6 @@ def _read(ctx: Ctx, platform: str) -> tuple[StageClient, Json]:
     if not isinstance(secrets, dict):
         raise Failed("The stage's secret is not a JSON object: put one there first (docs/runbook.md#webhook-secrets).")
     return stage, secrets
-
-
-def _named(platform: str, account: str | None) -> str:
-    return f"account {account} of {platform}" if account else platform
 
 
 def _given(question: str) -> str:

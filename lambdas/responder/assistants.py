@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lambdas.responder import trace
 from lambdas.responder.errors import CallBusy, CallRefused, PlaceNotFound
@@ -129,30 +129,24 @@ class Bedrock:
 class CompatibleService:
     """OpenAI, or another service that has one of its APIs."""
 
-    PATH: ClassVar[str]
-    OTHER_ASSISTANT: ClassVar[str]
-    """The assistant of the other API, which a service without this one may have."""
-
     def __init__(self, http: Http, *, url: str, api_key: str) -> None:
         self._http = http
-        self._url = f"{url.rstrip('/')}/{self.PATH}"
+        self.url = url.rstrip("/")
         self._api_key = api_key
 
-    def ask(self, request: Json, *, seconds: float) -> Json:
-        """Return the service's response. Raise CallRefused, CallBusy or CallUnconfirmed."""
+    def ask(self, path: str, request: Json, *, seconds: float, otherwise: str) -> Json:
+        """Return the service's response. `otherwise` is the assistant of the other API."""
         headers = {"Authorization": f"Bearer {self._api_key}"}
         try:
-            return self._http.post_json(self._url, request, headers=headers, seconds=seconds)
+            return self._http.post_json(f"{self.url}/{path}", request, headers=headers, seconds=seconds)
         except PlaceNotFound as error:
             # Many services also return this status if they do not have the model.
-            hint = f"…/{self.PATH} does not exist there: try the assistant {self.OTHER_ASSISTANT}, or another model"
+            hint = f"…/{path} does not exist there: try the assistant {otherwise}, or another model"
             raise CallRefused(f"{error}: {hint}") from None
 
 
 class OpenAi(CompatibleService):
     """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
-
-    PATH, OTHER_ASSISTANT = "responses", "chat-completions"
 
     def answer(self, prompt: Prompt) -> Reply:
         request: Json = {
@@ -169,7 +163,7 @@ class OpenAi(CompatibleService):
                  "strict": False}
                 for tool in prompt.tools
             ]  # fmt: skip
-        response = self.ask(request, seconds=prompt.seconds)
+        response = self.ask("responses", request, seconds=prompt.seconds, otherwise="chat-completions")
         # The output may also contain reasoning and refusals.
         output = response.get("output") or []
         messages = [item for item in output if item.get("type") == "message"]

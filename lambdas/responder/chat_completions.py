@@ -14,14 +14,12 @@ THOUGHTS, END_OF_THOUGHTS = "<think>", "</think>"
 
 
 class ChatCompletions(CompatibleService):
-    PATH, OTHER_ASSISTANT = "chat/completions", "openai"
-
     def answer(self, prompt: Prompt) -> Reply:
         messages = [{"role": turn.role, "content": turn.text} for turn in prompt.turns]
         if prompt.instructions:
             messages.insert(0, {"role": "system", "content": prompt.instructions})
         request: Json = {"model": prompt.model, "messages": messages}
-        if (urlsplit(self._url).hostname or "").endswith(HOSTS_OF_OPENAI):
+        if (urlsplit(self.url).hostname or "").endswith(HOSTS_OF_OPENAI):
             request |= {"max_completion_tokens": prompt.max_reply_tokens, "store": False}
         else:
             request["max_tokens"] = prompt.max_reply_tokens
@@ -30,7 +28,7 @@ class ChatCompletions(CompatibleService):
                 {"name": tool.name, "description": tool.does, "parameters": tool.schema} for tool in prompt.tools
             ]
             request["tools"] = [{"type": "function", "function": function} for function in functions]
-        response = self.ask(request, seconds=prompt.seconds)
+        response = self.ask("chat/completions", request, seconds=prompt.seconds, otherwise="openai")
         choice: Json = next(iter(response.get("choices") or ()), {})
         message, usage = choice.get("message") or {}, response.get("usage") or {}
         called = [call["function"] for call in message.get("tool_calls") or ()]

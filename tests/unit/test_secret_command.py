@@ -139,8 +139,8 @@ def test_a_check_counts_the_secrets_and_says_which_is_the_given_one(
         (["set", "whatsapp"], "s \n", 2, "one line"),
         (["set", "whatsapp"], "two\nlines", 2, "one line"),
         (["set", "whatsapp", "--verify-token", "--add"], "s", 2, "only one verify token"),
-        (["check", "twilio"], "", 4, "no secret for twilio"),
-        (["check", "whatsapp", "--account", "222"], "", 4, "no secret for account 222 of whatsapp"),
+        (["check", "twilio"], "", 4, "no such secret"),
+        (["check", "whatsapp", "--account", "222"], "", 4, "no such secret"),
     ],
 )
 def test_what_is_wrong_changes_nothing(
