@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,7 +44,7 @@ NOT_RUN = {
 REFUSED = '{"silenceMs": 60000}'
 TENANTS = r"(?:default|acme)"
 HOLD_MS = 3_600_000
-COMMAND_SECONDS = 60
+COMMAND_SECONDS, ANSWER_SECONDS = 60, 1
 
 
 class Desk:
@@ -74,17 +75,20 @@ class Desk:
         """Run a command in the shell, at a terminal where a person answers every question with yes."""
         person, program = pty.openpty()
         try:
-            os.write(person, b"y\n")
-            process = self.start(command, stdin=program)
-            try:
-                stdout, stderr = process.communicate(timeout=COMMAND_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
+            process, begun = self.start(command, stdin=program), time.monotonic()
+            while True:
+                # Answer again and again, because the question for a secret discards what was typed before it.
+                os.write(person, b"y\n")
+                try:
+                    stdout, stderr = process.communicate(timeout=ANSWER_SECONDS)
+                    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() - begun > COMMAND_SECONDS:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        raise
         finally:
             os.close(person)
             os.close(program)
-        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
     def prepared(self, text: str, *, where: str) -> str:
         """Return the command for this stage and tenant, with all that it needs in place."""
