@@ -2,6 +2,7 @@
 
 import json
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class ImitatedBus:
         self.listener = [sys.executable, "-c", PRINT_LINES, str(path)]
 
     def publish(self, kind: str, *, at_ms: int, **detail: Any) -> None:
-        line = {"event": {"detail-type": kind, "detail": detail}, "at": at_ms}
+        line = {"event": {"id": str(uuid.uuid4()), "detail-type": kind, "detail": detail}, "at": at_ms}
         with self._path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
 

@@ -55,9 +55,9 @@ class Bus:
             with suppress(subprocess.TimeoutExpired):
                 self._listener.wait(SHUT_DOWN_SECONDS)
 
-    def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
+    def take(self, kind: str, detail: Json, *, at_ms: int, event_id: str | None = None) -> None:
         """Publish the event. Keep it without words and messages, because they may be large."""
-        event: Json = {"kind": kind, "at": at_ms, "conversation": detail.get("conversationId")}
+        event: Json = {"id": event_id, "kind": kind, "at": at_ms, "conversation": detail.get("conversationId")}
         if kind == BATCH_READY:
             event |= {"why": why_left(detail), "lateMs": late_ms(detail, arrived_at_ms=at_ms)}
         self._history.add_event(event | {"detail": shown(detail, words=False) | {"messages": None}})
@@ -83,7 +83,9 @@ class Bus:
 
     def _understand(self, message: Json) -> None:
         if "event" in message:
-            self.take(message["event"]["detail-type"], message["event"]["detail"], at_ms=message["at"])
+            event = message["event"]
+            self._history.add_whole(event | {"detail": shown(event["detail"], words=self._words)})
+            self.take(event["detail-type"], event["detail"], at_ms=message["at"], event_id=event.get("id"))
         else:
             self._has_listened |= message["problem"] is None
             self._report(message["problem"])

@@ -111,12 +111,11 @@ class Polls:
             self._read_at[operation] = time.monotonic()
 
     def _pages(self) -> Iterator[tuple[int, Json]]:
-        """Yield each response with the time of its request, because the conversations may have changed since then."""
+        """Yield each response with the time at which it came, when what it shows had already happened."""
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
-            at_ms = now_ms()
             response = self._stage.poll("conversation.list", cursor=cursor, limit=MAX_LISTED)
-            yield at_ms, response
+            yield now_ms(), response
             cursor = response["next"]
             if cursor is None:
                 return

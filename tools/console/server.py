@@ -1,6 +1,7 @@
 """Serves the page, and answers its requests."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ def make_app(parts: ConsoleParts) -> Starlette:
     return Starlette(
         routes=[
             Route("/stream", answers.stream),
+            Route("/event/{id}", answers.event),
             post("/api/conversation", Show, answers.conversation, changes=False),
             post("/api/operate", Operate, answers.operate),
             post("/api/act", Act, answers.act),
@@ -124,6 +126,12 @@ class _Answers:
                 self._parts.hub.close(reader)
 
         return StreamingResponse(messages(), media_type="text/event-stream")
+
+    async def event(self, request: Request) -> Response:
+        """Return an event as consumers get it, in lines that a person can read."""
+        if event := self._parts.history.whole(request.path_params["id"]):
+            return Response(json.dumps(event, indent=2, ensure_ascii=False), media_type="application/json")
+        return _problem("The console does not keep this event.", 404)
 
     def _hello(self) -> Json:
         """Return the data that a page needs first."""
