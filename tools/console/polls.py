@@ -53,6 +53,7 @@ class Polls:
             try:
                 self.sweep()
                 self._problem = None
+                self.read_at = now_ms()
             except Failed as error:
                 self._problem = str(error)
             except Exception as error:  # noqa: BLE001 - the page shows it, and the next sweep tries again
@@ -96,7 +97,7 @@ class Polls:
     def state(self) -> Json:
         rows = sorted(self._rows.values(), key=lambda row: (row["dueAt"] is None, row["dueAt"] or 0))
         return {
-            "problem": self._problem,
+            "problem": self._problem, "readAt": getattr(self, "read_at", None),
             "platforms": self._platforms,
             "conversations": [row | {"why": why_due(row)} for row in rows[:CONVERSATIONS_SHOWN]],
             "open": len(rows),
