@@ -80,7 +80,7 @@ def test_a_scenario_shows_what_it_promises(page: Page, title: str) -> None:
 
 def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None:
     say(page, "one")
-    page.get_by_role("button", name=re.compile("^Time line")).click()
+    page.get_by_role("link", name=re.compile("^Time line")).click()
     dialog = page.get_by_role("dialog")
     for name, sign in (("Hold", "people (operator)"), ("Resume", "none")):
         dialog.get_by_role("button", name=name, exact=True).click()
@@ -160,7 +160,7 @@ def test_a_deployed_stage_is_shown_with_the_documented_rights(
         assert page.get_by_label("Platform").locator("option").all_inner_texts() == ["Generic"]
         say(page, "a word of mine")
         expect(page.locator(".divider.batch")).to_be_visible(timeout=WITHIN_MS)
-        page.get_by_role("button", name=re.compile("^Time line")).click()
+        page.get_by_role("link", name=re.compile("^Time line")).click()
         expect(page.locator("dialog .line")).to_contain_text("batch.ready", timeout=WITHIN_MS)
 
 

@@ -112,7 +112,6 @@ function Phone({ chat, can }) {
 // The line in which the reader writes as the customer, or edits a message. An edit leaves what was being written as it is.
 function Compose({ chat, can }) {
   const { edit } = chat;
-  const text = edit ? edit.text : chat.draft;
   const input = useRef(null);
   const lastTyping = useRef(0);
   useEffect(() => {
@@ -124,12 +123,12 @@ function Compose({ chat, can }) {
   };
   const send = (event) => {
     event.preventDefault();
+    // The text may be newer than what is drawn.
+    const text = edit ? edit.text : chat.draft;
     if (!text.trim()) return;
     if (edit) act(chat, edit.kind, { messageId: edit.messageId, text });
-    else {
-      act(chat, "text", { text });
-      chat.draft = "";
-    }
+    else act(chat, "text", { text });
+    if (!edit) chat.draft = "";
     end();
   };
   const type = (value) => {
@@ -142,7 +141,7 @@ function Compose({ chat, can }) {
     }
   };
   return html`<form onSubmit=${send} onKeyDown=${(event) => event.key === "Escape" && end()} class="compose">
-    <input ref=${input} aria-label="Message" placeholder="Message" maxlength="4000" value=${text} onInput=${(event) => type(event.target.value)}
+    <input ref=${input} aria-label="Message" placeholder="Message" maxlength="4000" value=${edit ? edit.text : chat.draft} onInput=${(event) => type(event.target.value)}
       autocomplete="off" />
     <button type="submit">${edit ? "Edit" : "Send"}</button>
   </form>`;

@@ -34,7 +34,8 @@ export function Live({ store }) {
   }) : open;
   const go = (event) => {
     event.preventDefault();
-    if (asked.split("/").length === 4) location.hash = addressOf(asked);
+    const id = store.searched.trim();
+    if (id.split("/").length === 4) location.hash = addressOf(id);
   };
   const search = (event) => {
     store.searched = event.target.value;
