@@ -56,7 +56,7 @@ function Age() {
   useRunning(() => {
     const age = ageMs();
     const since = age == null ? "" : ` since ${clock.format(Date.now() - age)}`;
-    const text = isFresh() ? `connected, data of ${age < 1000 ? "now" : `${Math.floor(age / 1000)} s ago`}` : `not connected${since}`;
+    const text = isFresh() ? `connected, data ${age < 1000 ? "under 1" : Math.floor(age / 1000)} s old` : `not connected${since}`;
     if (place.current.textContent !== text) place.current.textContent = text;
     place.current.className = `flag ${isFresh() ? "good" : "bad"}`;
   }, []);

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { EventLine, WhyLate } from "./events.js";
-import { Conversation, Countdown, Lateness, Moment, batchInWords, duration, messagesOf, useRunning } from "./format.js";
+import { Conversation, Countdown, Lateness, Moment, batchInWords, duration, lateClass, messagesOf, useRunning } from "./format.js";
 import { Played, Scenarios } from "./scenarios.js";
 import { act, again, changed, discard, isFresh, isOpen, newChat, retry, state } from "./store.js";
 
@@ -43,12 +43,20 @@ export function Chats({ store }) {
 
 function Chat({ chat, platforms }) {
   const { platform, user } = chat.customer;
-  const kinds = platforms[platform] ?? [];
+  const can = (kind) => (platforms[platform] ?? []).includes(kind);
+  const last = chat.items.findLast((item) => item.kind === "sent");
   return html`<section class="chat" aria-label=${`Customer ${NAMES[platform] ?? platform}, ${user}`}>
     <${Who} chat=${chat} platforms=${platforms} />
     <div class="pair">
-      <${Phone} key=${`${chat.pane} ${platform} ${user}`} chat=${chat} can=${(kind) => kinds.includes(kind)} />
+      <${Phone} key=${`${chat.pane} ${platform} ${user}`} chat=${chat} can=${can} />
       <${Buffer} chat=${chat} />
+    </div>
+    <div class="actions" role="group" aria-label="Other things that a customer does">
+      ${can("file") && html`<button onClick=${() => act(chat, "file")}>Send a picture</button>`}
+      ${can("voice") && html`<button onClick=${() => act(chat, "voice")}>Send a voice note</button>`}
+      ${can("button") && html`<button onClick=${() => act(chat, "button", { text: "Yes" })}>Press “Yes”</button>`}
+      ${can("typing") && html`<button onClick=${() => act(chat, "typing")}>Type</button>`}
+      <button onClick=${() => again(chat, last)} disabled=${!last}>Deliver the last one again</button>
     </div>
   </section>`;
 }
@@ -89,23 +97,15 @@ function Field({ label, value, use, ...others }) {
 
 function Phone({ chat, can }) {
   const list = useRef(null);
-  const last = chat.items.findLast((item) => item.kind === "sent");
   useEffect(() => {
     list.current.scrollTop = list.current.scrollHeight;
-  }, [chat.items.length]);
+  }, [chat.items.length, chat.items.filter((item) => item.problem).length]);
   return html`<div class="phone">
     <div class="screen" ref=${list} tabindex="0" role="log" aria-label="Messages">
       ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} chat=${chat} can=${can} />`)}
       ${!chat.items.length && html`<p class="empty">Write as this customer. Send several short messages, as people do.</p>`}
     </div>
     <${Compose} chat=${chat} can=${can} />
-    <div class="actions" role="group" aria-label="Other things that a customer does">
-      ${can("file") && html`<button onClick=${() => act(chat, "file")}>Send a picture</button>`}
-      ${can("voice") && html`<button onClick=${() => act(chat, "voice")}>Send a voice note</button>`}
-      ${can("button") && html`<button onClick=${() => act(chat, "button", { text: "Yes" })}>Press “Yes”</button>`}
-      ${can("typing") && html`<button onClick=${() => act(chat, "typing")}>Type</button>`}
-      <button onClick=${() => again(chat, last)} disabled=${!last}>Deliver the last one again</button>
-    </div>
   </div>`;
 }
 
@@ -172,7 +172,7 @@ function Item({ item, chat, can }) {
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":
-      return html`<p class="divider batch">One batch of ${batchInWords(item)} <${Lateness} event=${item} /></p>`;
+      return html`<p class=${`divider batch ${lateClass(item)}`}>One batch of ${batchInWords(item)} <${Lateness} event=${item} /></p>`;
     default:
       return html`<p class="divider">${item.text}</p>`;
   }
@@ -196,7 +196,7 @@ function Buffer({ chat }) {
   return html`<div class="buffer" aria-label="The buffer">
     <h3>Buffer</h3>
     ${buffer ? html`
-      <p class="due">Due <${Countdown} at=${buffer.dueAt} /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
+      <p class="due">Due <${Countdown} at=${buffer.dueAt} stale="at" /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
       <${Track} first=${buffer.firstAt ?? waiting[0]?.at} due=${buffer.dueAt} marks=${waiting.map((item) => item.at)} />
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
       <${Overdue} at=${buffer.dueAt} conversation=${chat.conversation} />
@@ -216,7 +216,7 @@ function Overdue({ at, conversation }) {
   useRunning(() => {
     if (place.current) place.current.hidden = !isFresh() || Date.now() - at < OVERDUE_MS;
   }, [at]);
-  return html`<div ref=${place} hidden><p class="late">The batch is overdue.</p><${WhyLate} wish=${{ conversation }} /></div>`;
+  return html`<div ref=${place} hidden><p class="late">The batch is overdue.</p><${WhyLate} wish=${{ conversation }}>Why is it late?<//></div>`;
 }
 
 // From the first message to the due time: a mark for each message, and a bar that runs until the batch is due.

@@ -1,7 +1,7 @@
 // The stage's events: a line each, which opens. In it are the causes of a late batch, and the event as JSON.
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { Conversation, Lateness, Moment, batchInWords } from "./format.js";
+import { Conversation, Lateness, Moment, batchInWords, inCode, lateClass } from "./format.js";
 import { ask, say } from "./store.js";
 
 export const isBatch = (event) => event.kind === "messages.batch.ready";
@@ -15,22 +15,22 @@ export function EventLine({ event, conversation, children }) {
     ${isOpen && html`<div class="opened">
       ${isBatch(event) && event.why && html`<p>${event.why.text}</p>`}
       ${conversation && html`<p><${Conversation} id=${conversation}>Open the conversation<//></p>`}
-      ${isBatch(event) && html`<${WhyLate} wish=${{ batchId: event.detail.batchId }} />`}
+      ${lateClass(event) && html`<${WhyLate} wish=${{ batchId: event.detail.batchId }}>Why was it late?<//>`}
       <${AsJson} id=${event.id} name=${event.detail.batchId ?? event.kind} /></div>`}
   </details>`;
 }
 
 // Asks why a batch was late, or why one that waits is. The server reads the stage's logs for it, so only at a click.
-export function WhyLate({ wish }) {
+export function WhyLate({ wish, children }) {
   const [found, setFound] = useState(null);
   const look = async () => {
     setFound({ summary: "Looking …" });
     setFound(await ask("why", wish));
   };
-  return html`<div class="causes"><button onClick=${look}>Was it late, and why?</button>
+  return html`<div class="causes"><button onClick=${look}>${children}</button>
     <div role="status">${found && html`<p><b>${found.problem ?? found.summary}</b> ${found.due}</p>
-      <ol>${found.causes?.map((cause, place) => html`<li key=${place} class=${cause.kind === "unknown" ? "soft" : ""}>${cause.text}
-        ${cause.from.length > 0 && html`<small>${cause.from.map((each) => html`Read from ${each}. `)}</small>`}</li>`)}</ol>`}</div></div>`;
+      <ol>${found.causes?.map((cause, place) => html`<li key=${place} class=${cause.kind === "unknown" ? "soft" : ""}>${inCode(cause.text)}
+        ${cause.from.length > 0 && html`<small>Read from ${inCode(cause.from.join("; "))}.</small>`}</li>`)}</ol>`}</div></div>`;
 }
 
 // The event as a consumer gets it, to look at, to keep as a fixture, and to send to a consumer under development.

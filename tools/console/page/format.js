@@ -45,11 +45,11 @@ export function useRunning(step, deps) {
 
 // The time that is left or has passed, updated as it runs. Its title is the exact time. While the page does not know what
 // the stage does, it is the time of day.
-export function Countdown({ at }) {
+export function Countdown({ at, stale = `at ${clock.format(at)}` }) {
   const place = useRef(null);
   useRunning(() => {
     if (!place.current) return;
-    const text = isFresh() || at == null ? until(at) : `at ${clock.format(at)}`;
+    const text = isFresh() || at == null ? until(at) : stale;
     if (place.current.textContent !== text) place.current.textContent = text;
     const lateMs = isFresh() && at != null ? Date.now() - at : 0;
     place.current.className = `countdown ${lateMs > VERY_LATE_MS ? "very late" : lateMs > LATE_MS ? "late" : ""}`;
@@ -89,8 +89,11 @@ export function batchInWords({ detail, why, lateMs }) {
 }
 
 // Says in words and by its colour that a batch was emitted late.
-export const Lateness = ({ event }) => event.lateness in LATENESS && html`<b class=${LATENESS[event.lateness]}>${event.lateness.replace("_", " ")}</b>`;
-const LATENESS = { late: "late", very_late: "very late" };
+export const lateClass = ({ lateness }) => (["late", "very_late"].includes(lateness) ? lateness.replace("_", " ") : "");
+export const Lateness = ({ event }) => lateClass(event) && html`<b class=${lateClass(event)}>${lateClass(event)}</b>`;
+
+// Words of the server, in which commands and names stand between backticks.
+export const inCode = (text) => text.split("`").map((part, place) => (place % 2 ? html`<code>${part}</code>` : part));
 
 // A conversation's name, as a link to its own address.
 export const Conversation = ({ id, children }) => html`<a class="name" href=${addressOf(id)}>${children ?? id}</a>`;
@@ -104,3 +107,5 @@ export function Table({ name, heads, rows, empty }) {
       <td key=${column} role="cell" data-head=${heads[column]}><div>${cell}</div></td>`)}</tr>`)}</tbody></table>
     ${!rows.length && html`<p class="empty">${empty}</p>`}</div>`;
 }
+
+export const Totals = ({ cells }) => html`<dl class="totals">${cells.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;

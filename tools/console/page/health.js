@@ -2,7 +2,7 @@
 
 import { html, useEffect } from "./vendor/htm-preact.js";
 import { EventLine, isBatch } from "./events.js";
-import { Conversation, Moment, Table, duration, messagesOf, until } from "./format.js";
+import { Conversation, Moment, Table, Totals, duration, inCode, messagesOf, until } from "./format.js";
 import { ask, changed, state } from "./store.js";
 
 const MINUTES = 15;
@@ -35,10 +35,10 @@ function Doctor({ report }) {
     return () => clearInterval(again);
   }, []);
   const unread = Object.entries(report?.unread ?? {});
-  return html`<section class="doctor"><h2>What is wrong</h2>
+  return html`<section class="doctor"><h2>Findings</h2>
     ${!report && html`<p class="empty">Looking …</p>`}
     ${report?.problem && html`<p class="problem">${report.problem}</p>`}
-    ${report?.findings?.map(({ severity, what, do: remedy }) => html`<p key=${what} class="finding"><b class=${severity}>${severity}</b> ${what}<small>${remedy}</small></p>`)}
+    ${report?.findings?.map(({ severity, what, do: remedy }) => html`<p key=${what} class="finding"><b class=${severity}>${severity}</b> ${inCode(what)}<small>${inCode(remedy)}</small></p>`)}
     ${report?.findings?.length === 0 && html`<p>Nothing is wrong with what could be read.</p>`}
     ${unread.length > 0 && html`<p class="empty">Not examined: ${unread.map(([name, reason]) => `${name} (${reason})`).join("; ")}.</p>`}
     ${report?.at && html`<p class="empty">Examined at <${Moment} at=${report.at} />, at most once a minute.</p>`}</section>`;
@@ -70,15 +70,14 @@ function Batches({ events }) {
     ["Second attempts", recent.filter((each) => each.detail.attempt > 1).length],
   ];
   return html`<section><h2>Batches of the last ${MINUTES} minutes</h2>
-    <dl class="totals">${totals.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <${Totals} cells=${totals} />
+    <div class="events">${all.slice(0, BATCHES_SHOWN).map((event) => html`<${EventLine} key=${`${event.at}${event.id}`} event=${event} conversation=${event.conversation} />`)}</div>
     ${recent.length ? html`<div class="charts">
       <${Bars} title="Reasons" counts=${byCount(recent.map((each) => each.why?.label ?? each.detail.flushReason))} />
       <${Bars} title="Lateness" counts=${byClass(late, LATENESS)} />
       <${Bars} title="Messages in a batch" counts=${byClass(sizes, SIZES)} />
       <${Bars} title="Wait of the first message" counts=${byClass(waits, WAITS)} /></div>`
-    : html`<p class="empty">No batch has come yet.</p>`}
-    <h3>The latest</h3>
-    <div class="events">${all.slice(0, BATCHES_SHOWN).map((event) => html`<${EventLine} key=${`${event.at}${event.id}`} event=${event} conversation=${event.conversation} />`)}</div></section>`;
+    : html`<p class="empty">No batch has come yet.</p>`}</section>`;
 }
 
 const sorted = (numbers) => numbers.sort((a, b) => a - b);

@@ -2,14 +2,15 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { EventLine } from "./events.js";
-import { Conversation, Countdown, Table, becauseOf, partsOf } from "./format.js";
+import { Conversation, Countdown, Table, Totals, becauseOf, partsOf } from "./format.js";
 import { addressOf, ask, changed, say } from "./store.js";
 
 const EVENTS_SHOWN = 50;
 const SEARCH_AFTER_MS = 300;
 
 export function Live({ store }) {
-  const stage = store.stage;
+  const { stage } = store;
+  const status = stage?.status;
   const asked = store.searched.trim();
   const [found, setFound] = useState(null);
   useEffect(() => {
@@ -42,14 +43,15 @@ export function Live({ store }) {
     changed();
   };
   return html`
-    <${Totals} stage=${stage} />
+    <${Totals} cells=${[["Open", status ? `${stage.open}${stage.more ? "+" : ""}` : "–"], ["Scheduled", status?.pending ?? "–"],
+      ["In flight", status?.inflight ?? "–"], ["Open in DynamoDB", status?.windows?.open ?? "–"], ["Dead letters", stage?.letters?.inQueue ?? "–"]]} />
     <form class="filters" role="search" onSubmit=${go}>
       <label>Conversation <input type="search" size="40" placeholder="a part of its id, or tenant/platform/account/user" value=${store.searched} onInput=${search} /></label>
       <span class="count" role="status">${!asked ? `${rows.length} of ${stage?.open ?? 0}${stage?.more ? " or more" : ""} shown, the earliest due first`
         : found ? `${rows.length}${found.more ? " or more" : ""} found` : "Looking …"}</span>
     </form>
     <${Table} name="Conversations" heads=${["Due", "Conversation", "State", "Messages", "Because of", "Lane"]} rows=${rows.map(rowOf)}
-      empty=${asked ? (found ? "No conversation has such an id, among those that wait and those of which the console keeps something." : "Looking …") : stage?.status ? "Nothing waits." : "Looking …"} />
+      empty=${asked ? (found ? "No conversation has such an id, among those that wait and those of which the console keeps something." : "Looking …") : status ? "Nothing waits." : "Looking …"} />
     <section class="events"><h2>Events</h2>
       ${store.events.slice(0, EVENTS_SHOWN).map((event) => html`<${EventLine} key=${`${event.at}${event.id}`} event=${event} conversation=${event.conversation} />`)}
       ${!store.events.length && html`<p class="empty">No event has come since the console was started.</p>`}</section>`;
@@ -63,16 +65,4 @@ function rowOf(row) {
     row.reason === "hold" && row.state === "pending" ? "on hold" : row.state ?? "not known",
     `${row.count ?? "–"}${row.frozen ? ` + ${row.frozen} taken` : ""}`, becauseOf(row), row.lane ?? "–",
   ] };
-}
-
-function Totals({ stage }) {
-  const status = stage?.status;
-  const cells = [
-    ["Open", status ? `${stage.open}${stage.more ? "+" : ""}` : "–"],
-    ["Scheduled", status?.pending ?? "–"],
-    ["In flight", status?.inflight ?? "–"],
-    ["Open in DynamoDB", status?.windows?.open ?? "–"],
-    ["Dead letters", stage?.letters?.inQueue ?? "–"],
-  ];
-  return html`<dl class="totals">${cells.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
