@@ -60,8 +60,6 @@ class Bus:
         event: Json = {"id": event_id, "kind": kind, "at": at_ms, "conversation": detail.get("conversationId")}
         if kind == BATCH_READY:
             event |= {"why": why_left(detail), "lateMs": late_ms(detail, arrived_at_ms=at_ms)}
-            late = event["lateMs"]
-            event |= {"lateness": None if late is None else "on_time" if late <= 1000 else "late" if late <= 10000 else "very_late"}
         self._history.add_event(event | {"detail": shown(detail, words=False) | {"messages": None}})
         self._hub.publish("event", event | {"detail": shown(detail, words=self._words)})
         self._polls.hurry()

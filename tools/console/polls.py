@@ -53,7 +53,6 @@ class Polls:
             try:
                 self.sweep()
                 self._problem = None
-                self.read_at = now_ms()
             except Failed as error:
                 self._problem = str(error)
             except Exception as error:  # noqa: BLE001 - the page shows it, and the next sweep tries again
@@ -97,7 +96,7 @@ class Polls:
     def state(self) -> Json:
         rows = sorted(self._rows.values(), key=lambda row: (row["dueAt"] is None, row["dueAt"] or 0))
         return {
-            "problem": self._problem, "readAt": getattr(self, "read_at", None),
+            "problem": self._problem,
             "platforms": self._platforms,
             "conversations": [row | {"why": why_due(row)} for row in rows[:CONVERSATIONS_SHOWN]],
             "open": len(rows),

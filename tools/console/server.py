@@ -57,10 +57,6 @@ class Show(_Wish):
     messages: bool = False
 
 
-class Any_(_Wish):
-    model_config = ConfigDict(extra="allow")
-
-
 class Operate(_Wish):
     conversation: str = Id
     operation: str = Field(pattern="^(flush|hold|resume|cancel)$")
@@ -103,9 +99,6 @@ def make_app(parts: ConsoleParts) -> Starlette:
             Route("/stream", answers.stream),
             Route("/event/{id}", answers.event),
             post("/api/conversation", Show, answers.conversation, changes=False),
-            post("/api/why", Any_, lambda w: {"summary": "The batch was emitted 24.1 s after its due time.", "due": "The batch was emitted after 3 s of silence.", "causes": [{"kind": "run_died", "text": "Attempt 1 did not end: Lambda ended a run by time-out at 12:00:24.", "at": 1, "from": ["conversation processor: `platform.report` at 12:00:24.123"]}, {"kind": "unknown", "text": "unknown: the logs of that time are gone.", "at": None, "from": []}]}, changes=False),
-            post("/api/doctor", Any_, lambda w: {"at": now_ms(), "findings": [{"severity": "broken", "what": "The rule of the bus is disabled.", "do": "Run `make deploy`."}, {"severity": "failing", "what": "3 dead letters wait.", "do": "bufferctl dead list"}, {"severity": "advice", "what": "No alarm has a subscriber.", "do": "Subscribe."}], "unread": {"alarms": "no permission"}}, changes=False),
-            post("/api/search", Any_, lambda w: {"conversations": [{"conversation": e["conversation"], "state": None, "lane": None, "count": None, "dueAt": None, "lastAt": e["at"]} for e in parts.history.events if w.text in (e["conversation"] or "")] + [{"conversation": w.text, "state": "idle", "lane": None, "count": 0, "dueAt": None, "lastAt": None}] * (w.text.count("/") == 3), "more": False}, changes=False),
             post("/api/operate", Operate, answers.operate),
             post("/api/act", Act, answers.act),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
@@ -144,7 +137,7 @@ class _Answers:
         """Return the data that a page needs first."""
         options = self._parts.place.options
         return {
-            "stage": options.stage, "now": now_ms(),
+            "stage": options.stage,
             "allowChanges": options.allow_changes,
             "showWords": options.show_words,
             "events": self._parts.history.events,
