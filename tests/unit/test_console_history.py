@@ -9,7 +9,7 @@ from tools.console.history import EVENTS_KEPT, OTHER_ENTRIES_KEPT, History
 from tools.console.hub import Hub
 from tools.console.pace import Pace
 from tools.console.polls import CONVERSATIONS_SHOWN, MAX_REQUESTS_IN_A_SWEEP, Polls
-from tools.console.why import late_ms, why
+from bufferctl.reasons import late_ms, why
 from tools.console.words import shown
 
 

@@ -120,7 +120,10 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.engine.send("later", "m1")
     scene.run()
-    assert scene.functions.started[:3] == [(CONVERSATION_PROCESSOR, {"conversation": f"c{n}"}) for n in range(3)]
+    claim = {"claimedAt": scene.started_at_ms[0], "waitedForSlot": False}
+    assert scene.functions.started[:3] == [
+        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", **claim}) for n in range(3)
+    ]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
 
 

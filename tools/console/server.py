@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +17,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from bufferctl.doctor import examine, shown
 from bufferctl.errors import Failed, Unreachable
+from bufferctl.lateness import explain
+from bufferctl.reasons import waiting_part, why_due
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
 from tools.console.bus import Bus
@@ -25,10 +30,12 @@ from tools.console.hub import Hub, Reader, framed
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
 from tools.console.polls import Polls, now_ms
-from tools.console.why import waiting_part, why_due
 
 KEEP_ALIVE_SECONDS = 15.0
 MAX_TEXT_CHARACTERS = 4_000
+MAX_FOUND = 50
+CONVERSATION_SLASHES = 3
+MS_BETWEEN_DIAGNOSES = 60_000
 PAGE = Path(__file__).parent / "page"
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
@@ -61,6 +68,19 @@ class Operate(_Wish):
     conversation: str = Id
     operation: str = Field(pattern="^(flush|hold|resume|cancel)$")
     hold_ms: int | None = Field(default=None, ge=1, le=MAX_HOLD_MS, alias="holdMs")
+
+
+class Why(_Wish):
+    conversation: str | None = Field(default=None, min_length=1, max_length=1_024)
+    batch_id: str | None = Field(default=None, min_length=1, max_length=1_024, alias="batchId")
+
+
+class Search(_Wish):
+    text: str = Id
+
+
+class Diagnose(_Wish):
+    pass
 
 
 class Act(_Wish):
@@ -101,6 +121,9 @@ def make_app(parts: ConsoleParts) -> Starlette:
             post("/api/conversation", Show, answers.conversation, changes=False),
             post("/api/operate", Operate, answers.operate),
             post("/api/act", Act, answers.act),
+            post("/api/why", Why, answers.why, changes=False),
+            post("/api/search", Search, answers.search, changes=False),
+            post("/api/doctor", Diagnose, answers.doctor, changes=False),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
     )
@@ -109,6 +132,8 @@ def make_app(parts: ConsoleParts) -> Starlette:
 class _Answers:
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
+        self._diagnosing = threading.Lock()
+        self._report: Json = {"at": 0}
 
     async def stream(self, _request: Request) -> Response:
         """Send everything that is known, and then each new message, as server-sent events."""
@@ -142,14 +167,15 @@ class _Answers:
             "showWords": options.show_words,
             "events": self._parts.history.events,
             "busProblem": self._parts.bus.problem,
+            "now": now_ms(),
         }
 
     def conversation(self, wish: Show) -> Json:
         with_messages = wish.messages and self._parts.place.options.show_words
-        shown = self._parts.stage.ask("conversation.show", conversation=wish.conversation, messages=with_messages)
-        part = waiting_part(shown)
+        state = self._parts.stage.ask("conversation.show", conversation=wish.conversation, messages=with_messages)
+        part = waiting_part(state)
         waiting = {name: part.get(name) for name in ("count", "dueAt", "firstAt")} | {"why": why_due(part)}
-        return shown | {"waiting": waiting, "timeLine": self._parts.history.of(wish.conversation)}
+        return state | {"waiting": waiting, "timeLine": self._parts.history.of(wish.conversation)}
 
     def operate(self, wish: Operate) -> Json:
         result = self._parts.stage.ask(
@@ -158,6 +184,39 @@ class _Answers:
         self._parts.history.add(wish.conversation, f"operator: {wish.operation}", now_ms())
         self._parts.polls.hurry()
         return result
+
+    def why(self, wish: Why) -> Json:
+        """Return why a batch is late, or what waits in a conversation or its newest batch. It reads the logs."""
+        event = self._parts.history.batch(wish.batch_id) if wish.batch_id else None
+        if (name := wish.batch_id or wish.conversation) is None:
+            raise Failed("Name a conversation or a batch.")
+        with self._parts.place.errors():
+            return explain(self._parts.place.facts, self._parts.stage.ask, name, event=event)
+
+    def search(self, wish: Search) -> Json:
+        """Return the conversations whose ids contain the text: open ones, then those of the history, newest first."""
+        text = wish.text.strip().lower()
+        newest = self._parts.history.with_text(text)
+        found: dict[str, Json] = {}
+        if text.count("/") == CONVERSATION_SLASHES:
+            with suppress(Failed):
+                found[wish.text.strip()] = self._parts.stage.ask("conversation.show", conversation=wish.text.strip())
+        for row in self._parts.polls.open_with(text):
+            found.setdefault(row["conversation"], row)
+        rows = [
+            {key: found.get(name, {}).get(key) for key in ("state", "lane", "count", "dueAt")}
+            | {"conversation": name, "lastAt": newest.get(name)}
+            for name in found | newest
+        ]
+        return {"conversations": rows[:MAX_FOUND], "more": len(rows) > MAX_FOUND}
+
+    def doctor(self, _wish: Diagnose) -> Json:
+        """Return the doctor's findings, at most a minute old."""
+        with self._diagnosing:
+            if now_ms() - self._report["at"] >= MS_BETWEEN_DIAGNOSES:
+                with self._parts.place.errors():
+                    self._report = {"at": now_ms(), **shown(examine(self._parts.place.facts))}
+            return self._report
 
     def act(self, wish: Act) -> Json:
         """Post a webhook as the customer's platform would, and return how the stage answered."""

@@ -90,13 +90,11 @@ def why_left(detail: Json) -> Json | None:
     return why(rule, metadata.get("appliedWaitMs") or 0, was_emitted=True) if rule else None
 
 
-def late_ms(detail: Json, *, arrived_at_ms: int) -> int | None:
-    """Return how long after its due time a batch came, or None if its event lacks the times."""
+def due_at_ms(detail: Json) -> int | None:
+    """Return when a batch was due, or None if its event lacks the times."""
     metadata = detail.get("metadata") or {}
     first_at_ms, wait_ms = metadata.get("firstMessageAt"), metadata.get("waitMs")
-    if not isinstance(first_at_ms, int) or not isinstance(wait_ms, int):
-        return None
-    return max(arrived_at_ms - first_at_ms - wait_ms, 0)
+    return first_at_ms + wait_ms if isinstance(first_at_ms, int) and isinstance(wait_ms, int) else None
 
 
 def waiting_part(shown: Json) -> Json:
