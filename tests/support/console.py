@@ -42,18 +42,25 @@ class ImitatedBus:
             lines.write(json.dumps(line) + "\n")
 
     def publish_batch(
-        self, conversation: str, *messages: Json, waits_ms: int, rule: str = "silenceMs", **detail: Any
+        self,
+        conversation: str,
+        *messages: Json,
+        waits_ms: int,
+        rule: str = "silenceMs",
+        late_ms: int = 10,
+        **detail: Any,
     ) -> None:
-        """Publish a batch that was due this long after its last message by this rule, and left 10 ms later."""
+        """Publish a batch that was due this long after its last message by this rule, and was emitted `late_ms` after that."""
         arrivals = [message["receivedAt"] for message in messages]
         first_at_ms, last_at_ms = min(arrivals), max(arrivals)
+        emitted_at_ms = last_at_ms + waits_ms + late_ms
         times = {"firstMessageAt": first_at_ms, "lastMessageAt": last_at_ms, "rule": rule, "appliedWaitMs": waits_ms}
         self.publish(
             "messages.batch.ready",
-            at_ms=last_at_ms + waits_ms + 10,
+            at_ms=emitted_at_ms,
             **{
                 "conversationId": conversation, "batchId": f"b{last_at_ms}", "messageCount": len(messages),
-                "flushReason": "silence", "lane": "valkey", "generation": len(messages), "attempt": 1,
+                "bufferedAt": emitted_at_ms, "flushReason": "silence", "lane": "valkey", "generation": len(messages), "attempt": 1,
                 "messages": list(messages), "metadata": {**times, "waitMs": last_at_ms + waits_ms - first_at_ms},
                 **detail,
             },
@@ -120,6 +127,10 @@ class ImitatedPlace(ShownStage):
     @property
     def stage(self) -> Any:
         return self._imitated
+
+    @property
+    def facts(self) -> Any:
+        raise Unreachable("An imitated stage has no logs.")
 
     @property
     def sender(self) -> Any:

@@ -3,6 +3,8 @@
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
 from message_buffer.json_object import Json
 from tools.console.bus import Bus
 from tools.console.history import EVENTS_KEPT, OTHER_ENTRIES_KEPT, History
@@ -61,6 +63,24 @@ def test_a_conversation_that_has_left_disappears_and_its_time_line_says_so() -> 
     assert [each["conversation"] for each in polls.state()["conversations"]] == ["t/p/a/b"]
     assert [entry["state"] for entry in history.of("t/p/a/a")] == ["pending", "idle"]
     assert [entry["count"] for entry in history.of("t/p/a/b")] == [1, 2]
+
+
+class SlowStage(Stage):
+    """Needs 50 ms for each answer."""
+
+    now = 1_000
+
+    def poll(self, operation: str, **fields: Any) -> Json:
+        self.now += 50
+        return super().poll(operation, **fields)
+
+
+def test_a_look_is_in_the_time_line_when_it_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduce a defect: a look that showed a message was in the time line before the message."""
+    stage, history = SlowStage([row("a")]), History()
+    monkeypatch.setattr("tools.console.polls.now_ms", lambda: stage.now)
+    polls_of(stage, history).sweep()
+    assert [entry["at"] for entry in history.of("t/p/a/a")] == [stage.now]
 
 
 def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are_more() -> None:

@@ -94,6 +94,18 @@ def test_messages_are_asked_for_only_if_words_may_be_shown(show_words: bool) -> 
     assert stage.asked[-1][1]["messages"] == show_words
 
 
+@pytest.mark.parametrize("show_words", [False, True])
+def test_an_event_is_kept_as_it_came_with_words_only_if_they_may_be_shown(show_words: bool) -> None:
+    parts = make_parts(ImitatedPlace(ImitatedStage(), show_words=show_words))
+    event = {"id": "e1", "detail-type": "messages.amended", "detail": {"conversationId": "t/p/a/u", "text": "a word"}}
+    seen = event if show_words else event | {"detail": {"conversationId": "t/p/a/u"}}
+    parts.bus._understand({"event": event, "at": 1})
+    answer = call(make_app(parts), "GET", "/event/e1")
+    assert (answer.status, answer.json) == (200, seen)
+    assert parts.history.events[0]["id"] == "e1"
+    assert call(make_app(parts), "GET", "/event/e2").status == 404
+
+
 def test_an_operators_command_is_in_the_time_line() -> None:
     place = Place(SenderResponse(200, {}))
     parts = make_parts(place)

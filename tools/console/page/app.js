@@ -23,14 +23,9 @@ function App() {
   const conversation = addressed();
   if (location.hash.slice(1) in VIEWS) shown = location.hash.slice(1);
   const [, View] = VIEWS[shown];
-  const skip = (event) => {
-    event.preventDefault();
-    main.current.focus();
-  };
+  const skip = (event) => main.current.focus(event.preventDefault());
   // The reader may have left by another address already.
-  const close = () => {
-    if (addressed() === conversation) location.hash = shown;
-  };
+  const close = () => addressed() === conversation && (location.hash = shown);
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <header class="top">

@@ -174,7 +174,7 @@ function Item({ item, chat, can }) {
     case "batch":
       return html`<p class=${`divider batch ${lateClass(item)}`}>One batch of ${batchInWords(item)} <${Lateness} event=${item} /></p>`;
     default:
-      return html`<p class="divider">${item.text}</p>`;
+      return html`<p class="divider note">${item.text}</p>`;
   }
 }
 

@@ -1,8 +1,8 @@
-// What is wrong with the stage, processors, the batches of the last minutes, dead letters, and refused messages.
+// What is wrong with the stage, processors, the batches of the last minutes, and dead letters.
 
 import { html, useEffect } from "./vendor/htm-preact.js";
 import { EventLine, isBatch } from "./events.js";
-import { Conversation, Moment, Table, Totals, duration, inCode, messagesOf, until } from "./format.js";
+import { Conversation, Moment, Table, Totals, duration, inCode, until } from "./format.js";
 import { ask, changed, state } from "./store.js";
 
 const MINUTES = 15;
@@ -18,30 +18,27 @@ export function Health({ store }) {
     <${Doctor} report=${store.doctor} />
     <${Processors} status=${store.stage?.status} now=${store.stage?.readAt} />
     <${Batches} events=${store.events} />
-    <${Letters} letters=${store.stage?.letters} />
-    <${Refusals} refused=${Object.entries(store.refused)} />`;
+    <${Letters} letters=${store.stage?.letters} />`;
 }
 
 // What `bufferctl doctor` finds. The server asks the stage at most once a minute.
 function Doctor({ report }) {
   useEffect(() => {
     const examine = async () => {
-      const found = await ask("doctor", {});
-      state.doctor = found.problem ? { ...state.doctor, problem: found.problem } : found;
+      state.doctor = { ...state.doctor, problem: null, ...(await ask("doctor", {})) };
       changed();
     };
     examine();
     const again = setInterval(examine, EXAMINE_EVERY_MS);
     return () => clearInterval(again);
   }, []);
-  const unread = Object.entries(report?.unread ?? {});
+  const unread = Object.entries(report?.unread ?? {}).map(([name, reason]) => `${name} (${reason})`);
   return html`<section class="doctor"><h2>Findings</h2>
     ${!report && html`<p class="empty">Looking …</p>`}
     ${report?.problem && html`<p class="problem">${report.problem}</p>`}
     ${report?.findings?.map(({ severity, what, do: remedy }) => html`<p key=${what} class="finding"><b class=${severity}>${severity}</b> ${inCode(what)}<small>${inCode(remedy)}</small></p>`)}
-    ${report?.findings?.length === 0 && html`<p>Nothing is wrong with what could be read.</p>`}
-    ${unread.length > 0 && html`<p class="empty">Not examined: ${unread.map(([name, reason]) => `${name} (${reason})`).join("; ")}.</p>`}
-    ${report?.at && html`<p class="empty">Examined at <${Moment} at=${report.at} />, at most once a minute.</p>`}</section>`;
+    ${report?.at && html`${!report.findings.length && html`<p>Nothing is wrong with what could be read.</p>`}
+      <p class="empty">Read at <${Moment} at=${report.at} />, at most once a minute.${unread.length > 0 && ` Not read: ${unread.join("; ")}.`}</p>`}</section>`;
 }
 
 function Processors({ status, now }) {
@@ -106,10 +103,4 @@ function Letters({ letters }) {
     <${Table} name="Dead letters" heads=${["Batch", "Conversation", "Reason"]} rows=${letters.letters.map((each) =>
       ({ cells: [html`<code>${each.batchId ?? "unreadable"}</code>`, each.conversationId ? html`<${Conversation} id=${each.conversationId} />` : "–", each.reason ?? "–"] }))} />
     <p><code>bufferctl dead redrive</code> sends a batch again.</p></section>`;
-}
-
-// How the stage answered this page's own webhooks.
-function Refusals({ refused }) {
-  return refused.length > 0 && html`<section><h2>Refused messages</h2>
-    <p>${refused.map(([code, n]) => `${messagesOf(n)} ${code === "429" ? "refused by a quota" : "refused"} (${code})`).join(", ")}.</p></section>`;
 }

@@ -4,12 +4,12 @@ import { newChat, state } from "./store.js";
 
 // The address has the console's token, so another console on this port has another name.
 const NAME = location.pathname;
-const NOT_KEPT = ["refresh", "last", "buffer"];
+const NOT_KEPT = ["refresh", "last", "buffer", "newestBatch"];
 
 export function keep() {
-  const { chats, refused, searched, played } = state;
+  const { chats, searched, played } = state;
   try {
-    sessionStorage.setItem(NAME, JSON.stringify({ chats, refused, searched, played }, (name, value) => (NOT_KEPT.includes(name) ? undefined : value)));
+    sessionStorage.setItem(NAME, JSON.stringify({ chats, searched, played }, (name, value) => (NOT_KEPT.includes(name) ? undefined : value)));
   } catch {
     // The storage is full, or the browser allows none.
   }

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { EventLine } from "./events.js";
 import { Conversation, Countdown, Table, Totals, becauseOf, partsOf } from "./format.js";
-import { addressOf, ask, changed, say } from "./store.js";
+import { addressOf, ask, changed } from "./store.js";
 
 const EVENTS_SHOWN = 50;
 const SEARCH_AFTER_MS = 300;
@@ -15,16 +15,13 @@ export function Live({ store }) {
   const [found, setFound] = useState(null);
   useEffect(() => {
     setFound(null);
-    if (!asked) return undefined;
-    let isWanted = true;
-    const later = setTimeout(async () => {
-      const answer = await ask("search", { text: asked });
-      if (isWanted && answer.problem) say(answer.problem);
-      else if (isWanted) setFound(answer);
+    let isWanted = asked;
+    setTimeout(async () => {
+      const answer = isWanted && await ask("search", { text: asked });
+      if (isWanted) setFound(answer);
     }, SEARCH_AFTER_MS);
     return () => {
       isWanted = false;
-      clearTimeout(later);
     };
   }, [asked]);
   const open = stage?.conversations ?? [];
@@ -38,17 +35,14 @@ export function Live({ store }) {
     const id = store.searched.trim();
     if (id.split("/").length === 4) location.hash = addressOf(id);
   };
-  const search = (event) => {
-    store.searched = event.target.value;
-    changed();
-  };
+  const search = (event) => changed((store.searched = event.target.value));
   return html`
     <${Totals} cells=${[["Open", status ? `${stage.open}${stage.more ? "+" : ""}` : "–"], ["Scheduled", status?.pending ?? "–"],
       ["In flight", status?.inflight ?? "–"], ["Open in DynamoDB", status?.windows?.open ?? "–"], ["Dead letters", stage?.letters?.inQueue ?? "–"]]} />
     <form class="filters" role="search" onSubmit=${go}>
       <label>Conversation <input type="search" size="40" placeholder="a part of its id, or tenant/platform/account/user" value=${store.searched} onInput=${search} /></label>
       <span class="count" role="status">${!asked ? `${rows.length} of ${stage?.open ?? 0}${stage?.more ? " or more" : ""} shown, the earliest due first`
-        : found ? `${rows.length}${found.more ? " or more" : ""} found` : "Looking …"}</span>
+        : found ? found.problem ?? `${rows.length}${found.more ? " or more" : ""} found` : "Looking …"}</span>
     </form>
     <${Table} name="Conversations" heads=${["Due", "Conversation", "State", "Messages", "Because of", "Lane"]} rows=${rows.map(rowOf)}
       empty=${asked ? (found ? "No conversation has such an id, among those that wait and those of which the console keeps something." : "Looking …") : status ? "Nothing waits." : "Looking …"} />

@@ -16,7 +16,6 @@ export const state = {
   events: [], // the newest events without messages, newest first
   chats: [], // the customers, each with what they sent and received
   played: null, // the newest scenario: what it has done, and what came of it
-  refused: {}, // HTTP status -> how many of this page's webhooks
   searched: "", // the text for which the reader searches
   doctor: null, // the newest report of what is wrong with the stage
   aheadMs: 0, // how much the console's clock is ahead of the browser's
@@ -120,20 +119,14 @@ export function connect() {
     changed();
   };
   on("hello", (hello) => {
-    state.hello = hello;
-    state.busProblem = hello.busProblem;
-    state.aheadMs = (hello.now ?? Date.now()) - Date.now();
-    state.events = [...hello.events].reverse();
+    const events = [...hello.events].reverse();
+    Object.assign(state, { hello, events, busProblem: hello.busProblem, aheadMs: hello.now - Date.now() });
     // These came while the page was loaded again, or was not connected.
     hello.events.forEach(takeIntoChat);
     for (const chat of state.chats) if (chat.conversation) chat.refresh();
   });
-  on("state", (stage) => {
-    state.stage = stage;
-  });
-  on("bus", ({ problem }) => {
-    state.busProblem = problem;
-  });
+  on("state", (stage) => Object.assign(state, { stage }));
+  on("bus", ({ problem }) => Object.assign(state, { busProblem: problem }));
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
 }
@@ -162,7 +155,6 @@ export function act(chat, kind, fields = {}) {
   chat.last = chat.last.then(async () => {
     const sent = await ask("act", { ...chat.customer, ...wish });
     const problem = sent.problem ?? (sent.status === 200 ? "" : `The stage answered ${sent.status}.`);
-    if (problem && !sent.problem) state.refused[sent.status] = (state.refused[sent.status] ?? 0) + 1;
     // A refused message is shown with its status. A refused change of a message is one that was not sent.
     if (sent.problem || (problem && !unsent.isNew)) unsent.problem = problem;
     else takeSent(chat, { kind, text: wish.text, ...sent }, unsent);
@@ -237,7 +229,7 @@ const withoutMessages = (event) => ({ ...event, detail: { ...event.detail, messa
 function takeIntoChat(event) {
   const chat = state.chats.find((each) => each.conversation && each.conversation === event.conversation);
   const name = `${event.kind} ${event.at}`;
-  if (!chat || chat.items.some((item) => item.event === name)) return;
+  if (!chat || event.at < chat.items[0]?.at || chat.items.some((item) => item.event === name)) return;
   if (event.kind === "messages.batch.ready") {
     chat.newestBatch = event.detail;
     takeMessages(chat, event.detail);
