@@ -4,10 +4,11 @@ It never guesses. A cause needs a log line that proves it, and whatever else too
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from bufferctl.diagnoses import FAILED_REPORT
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.facts import LogLine, StageFacts, Unreadable
 from bufferctl.formatting import Tone, moment
@@ -16,8 +17,9 @@ from message_buffer.json_object import Json
 from message_buffer.limits import DAY_MS, LATE_MS, LATE_PARTS, MINUTE_MS
 
 VERY_LATE_MS = 10 * LATE_MS
+TONES: Mapping[str | None, Tone] = {None: "plain", "on_time": "good", "late": "warning", "very_late": "bad"}
 EMITTERS = {"valkey": "conversation_processor", "dynamodb": "dynamodb_processor"}
-# Each log line that proves a cause, with the cause's kind and a sentence. First those that name the conversation.
+# The log lines that prove a cause, each with the cause's kind and sentence. First those that name the conversation.
 OF_CONVERSATION = {
     "conversation processor could not be started": ("not_started", "Lambda did not start its run: {reason}."),
     "recovered": ("put_back", "Its claim or token had expired, so the watchdog put it back."),
@@ -30,7 +32,7 @@ OF_CONVERSATION = {
     "trigger sent again": ("trigger_late", "The window's trigger did not come, so the sweep sent another."),
     "trigger returned": ("trigger_late", "The window was not due or was locked; its trigger was hidden for {pause}."),
     "dead letter": ("dead_letter", "The batch became a dead letter: {reason}."),
-}  # fmt: skip
+}
 OF_SHARD = {
     "store fails": ("valkey_away", "The processor could not reach Valkey: {reason}."),
     "store answers again": ("valkey_away", "The processor reached Valkey again after {pause}."),
@@ -40,19 +42,24 @@ OF_SHARD = {
     "processor could not be started": ("no_processor", "No processor ran for the shard, and none started: {reason}."),
     "claims put back": ("put_back", "The processor put {conversations} of the shard back, perhaps this one: {reason}."),
 }
-DIED = ("Task timed out", "Runtime exited", "Worker process died", "platform.report")
+# The lines by which a run that has failed to emit the batch says so. A run that died logs none of them.
+FAILURES = ("emit failed", "window failed", "token ended", "lock lost", "store failed")
+# By these texts Lambda, or the emulator, says that it ended a run, or that a run died.
+DEATHS = re.compile("Task timed out.*|Runtime exited.*|Worker process died")
+SEARCHED_DEATHS = ('"Task timed out"', '"Runtime exited"', '"Worker process died"', FAILED_REPORT)
+PAUSES = ("retry_in_ms", "hidden_ms", "away_ms")
+# In Lambda's report of a run, as text or as JSON.
 _DURATION = re.compile(r'(?:\tDuration: |"durationMs": ?)([0-9.]+)')
 _INIT = re.compile(r'(?:Init Duration: |"initDurationMs": ?)([0-9.]+)')
 # The id of a batch of the Valkey lane contains the time of its last message.
 _IN_A_BATCH_ID = re.compile(r"-([0-9]{13})-[0-9]+$")
-TONES: Mapping[str | None, Tone] = {None: "plain", "on_time": "good", "late": "warning", "very_late": "bad"}
 Ask = Callable[..., Json]
 
 
 class Cause(NamedTuple):
     kind: str
     text: str
-    lines: tuple[LogLine, ...] = ()
+    lines: Sequence[LogLine] = ()
 
 
 def grade(late_ms: int | None) -> str | None:
@@ -68,18 +75,16 @@ def explain(facts: StageFacts, ask: Ask, name: str, *, event: Json | None = None
     `ask` asks the admin function. `event` is the batch's event, if the caller has kept it.
     """
     case = _Case(facts, ask, name, event)
-    causes, known = list(case.causes()), case.known
-    late_ms = case.late_ms
-    return known | {
-        "lateMs": late_ms, "lateness": grade(late_ms), "summary": _summary(known, late_ms),
-        "causes": [
-            {
-                "kind": each.kind, "text": each.text, "at": each.lines[0].at_ms if each.lines else None,
-                "from": [f"{_role(line)}: {_quoted(line)} at {moment(line.at_ms)}" for line in each.lines],
-            }
-            for each in causes
-        ],
-    }  # fmt: skip
+    causes = sorted(case.causes(), key=lambda cause: cause.lines[0].at_ms if cause.lines else facts.now_ms)
+    shown = [
+        {
+            "kind": kind, "text": text, "at": lines[0].at_ms if lines else None,
+            "from": [f"{_role(line)}: `{_quoted(line)}` at {moment(line.at_ms)}" for line in lines],
+        }
+        for kind, text, lines in causes
+    ]  # fmt: skip
+    late = {"lateMs": case.late_ms, "lateness": grade(case.late_ms)}
+    return case.known | late | {"summary": _summary(case.known, case.late_ms), "causes": shown}
 
 
 class _Case:
@@ -90,26 +95,18 @@ class _Case:
         self._lines: list[LogLine] = []
         self._problem: str | None = None
         self._shard: int | None = None
-        self.known: Json = dict.fromkeys(("conversation", "batchId", "dueAt", "emittedAt", "attempt", "lane", "due"))
-        self.known["state"] = "unknown"
-        at = _IN_A_BATCH_ID.search(event["batchId"] if event else name)
-        # When the batch's last message arrived, or the earliest time at which it may have. None if there is no batch.
-        self._since_ms: int | None = int(at[1]) if at else facts.now_ms - DAY_MS
-        if event:
-            same = {key: event.get(key) for key in ("batchId", "attempt", "lane")}
-            self.known |= same | {"state": "emitted", "conversation": event["conversationId"]}
-            self.known |= {
-                "dueAt": due_at_ms(event),
-                "emittedAt": event.get("bufferedAt"),
-                "due": _text(why_left(event)),
-            }
-        elif "/" in name:
-            self.known["conversation"] = name
+        event = event or {"conversationId": name} if event or "/" in name else {"batchId": name}
+        self.known: Json = {key: event.get(key) for key in ("batchId", "attempt", "lane")} | {
+            "conversation": event.get("conversationId"), "dueAt": due_at_ms(event),
+            "emittedAt": event.get("bufferedAt"), "due": _text(why_left(event)),
+            "state": "emitted" if "bufferedAt" in event else "unknown",
+        }  # fmt: skip
+        at = _IN_A_BATCH_ID.search(self.known["batchId"] or "")
+        self._since_ms = int(at[1]) if at else facts.now_ms - DAY_MS
+        if not self.known["batchId"]:
             self._ask_state(name)
-        else:
-            self.known["batchId"] = name
-        if self._since_ms is None or (self.known["state"] == "waiting" and not self.late_ms):
-            return  # the stage does not know the conversation, or nothing is due
+        if self.known["state"] == "waiting" and not self.late_ms:
+            return
         try:
             self._read()
         except Unreadable as error:
@@ -122,74 +119,64 @@ class _Case:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _ask_state(self, name: str) -> None:
+    def _ask_state(self, conversation: str) -> None:
         try:
-            shown = waiting_part(self._ask("conversation.show", conversation=name))
+            shown = waiting_part(self._ask("conversation.show", conversation=conversation))
         except Unreachable:
             self.known["state"] = "unreachable"
             return
         self._shard = shown.get("shard")
-        self._since_ms = shown.get("firstAt") or shown.get("lastAt")
-        if not (shown.get("count") or shown.get("batch")):
-            return
-        batch = shown.get("batch") or {}
-        self.known |= {key: batch.get(key) for key in ("batchId", "attempt")}
-        self.known |= {
-            "state": "in_flight" if batch else "waiting",
-            "lane": "valkey" if "shard" in shown else "dynamodb",
-        }
-        # The due time of a frozen batch is that of its next attempt, so read the batch's own from the logs.
-        self.known |= {"due": _text(why_due(shown)), "dueAt": None if batch else shown["dueAt"]}
+        self._since_ms = shown.get("firstAt") or shown.get("lastAt") or self._since_ms
+        if batch := shown.get("batch"):
+            # The stage knows only when the next attempt is due.
+            self.known |= {"state": "in_flight", "batchId": batch["batchId"], "attempt": batch["attempt"]}
+        elif shown.get("count"):
+            self.known |= {"state": "waiting", "dueAt": shown["dueAt"], "due": _text(why_due(shown))}
+        if self.known["state"] != "unknown":
+            self.known["lane"] = "valkey" if "shard" in shown else "dynamodb"
 
     def _read(self) -> None:
         """Read the lines about the conversation. Find the batch's `emitted` line, or the newest if none is named."""
         known = self.known
-        batch, conversation = self._logged(known["batchId"]), self._logged(known["conversation"])
+        batch, conversation = (name and self._logged(name) for name in (known["batchId"], known["conversation"]))
         if conversation is None and (found := self._about("batch", batch)):
             conversation = known["conversation"] = found[0].fields["conversation"]
-        lines = self._about("conversation", conversation)
-        emitted = [each for each in lines if each.fields["message"] == "emitted"]
-        if known["state"] in ("waiting", "in_flight"):
-            emitted = []
-        elif batch:
-            emitted = [each for each in emitted if each.fields["batch"] == batch][:1]
-        if emitted:
-            line = emitted[-1].fields
-            batch, known["batchId"] = line["batch"], known["batchId"] or line["batch"]
-            metadata = {"rule": line["rule"], "appliedWaitMs": line["applied_wait_ms"]}
-            known |= {"state": "emitted", "attempt": line["attempt"], "due": _text(why_left({"metadata": metadata}))}
-            known["lane"] = next(lane for lane, role in EMITTERS.items() if role == emitted[-1].role)
-            known["dueAt"] = known["dueAt"] or emitted[-1].at_ms - line["late_ms"]
-            known["emittedAt"] = known["emittedAt"] or emitted[-1].at_ms
+        lines = self._about("conversation", conversation) if conversation else []
+        emitted = [each for each in lines if each.fields["message"] == "emitted" and known["state"] != "waiting"]
+        if emitted := [each for each in emitted if batch in (None, each.fields["batch"])]:
+            line = emitted[0 if batch else -1]
+            fields, batch = line.fields, line.fields["batch"]
+            metadata = {"rule": fields["rule"], "appliedWaitMs": fields["applied_wait_ms"]}
+            known |= {"state": "emitted", "attempt": fields["attempt"], "due": _text(why_left({"metadata": metadata}))}
+            known["lane"] = next(lane for lane, role in EMITTERS.items() if role == line.role)
+            known["batchId"] = known["batchId"] or batch
+            known["emittedAt"] = known["emittedAt"] or line.at_ms
+            known["dueAt"] = known["dueAt"] or line.at_ms - fields["late_ms"]
         lines = [each for each in lines if each.fields.get("batch", batch) == batch]
-        taken = [each for each in lines if each.fields["message"] == "taken late"]
-        if taken:
-            known["dueAt"] = known["dueAt"] or taken[0].at_ms - taken[0].fields["late_ms"]
-        self._lines = [each for each in lines if self._is_near(each)]
+        for line in (each for each in lines if each.fields["message"] == "taken late"):
+            known["dueAt"] = known["dueAt"] or line.at_ms - line.fields["late_ms"]
+        self._lines = [each for each in lines if self._is_near(each, known["emittedAt"])]
         if known["state"] != "emitted" and self._said("dead letter"):
             known["state"] = "dead"
 
-    def _logged(self, name: str | None) -> str | None:
+    def _logged(self, name: str) -> str:
         """Return how the logs name a conversation or a batch."""
-        return name and str(self._ask("id.look_up", id=name)["logged"])
+        return str(self._ask("id.look_up", id=name)["logged"])
 
     def _about(self, field: str, logged: str | None) -> list[LogLine]:
-        found = [
-            line
-            for role in (*EMITTERS.values(), "processor", "watchdog")
-            for line in (self._search(role, f'"{logged}"') if logged else ())
-            if line.fields.get(field) == logged and "message" in line.fields
-        ]
+        roles = (*EMITTERS.values(), "processor", "watchdog")
+        lines = [line for role in roles for line in self._search(role, f'"{logged}"')]
+        found = [line for line in lines if line.fields.get(field) == logged and "message" in line.fields]
         return sorted(found, key=lambda line: line.at_ms)
 
     def _search(self, role: str, pattern: str, **narrower: Any) -> list[LogLine]:
-        since_ms = (self.known["dueAt"] or self._since_ms or 0) - MINUTE_MS
-        return self._facts.log_lines(role, pattern, minutes=self._facts.minutes_since(since_ms), **narrower)
+        minutes = self._facts.minutes_since((self.known["dueAt"] or self._since_ms) - MINUTE_MS)
+        return self._facts.log_lines(role, pattern, minutes=minutes, **narrower)
 
-    def _is_near(self, line: LogLine, *, end_ms: int | None = None) -> bool:
-        """Return whether a line is from the time between due and emitted. An outage may have begun before that."""
-        end_ms = end_ms or self.known["emittedAt"] or self._facts.now_ms
-        return (self.known["dueAt"] or 0) <= line.at_ms and line.at_ms - line.fields.get("away_ms", 0) <= end_ms
+    def _is_near(self, line: LogLine, end_ms: int | None) -> bool:
+        """Return whether a line is from between the due time and `end_ms`. An outage may have begun before that."""
+        begin_ms, line_ms = self.known["dueAt"] or 0, line.at_ms - line.fields.get("away_ms", 0)
+        return begin_ms <= line.at_ms and line_ms <= (end_ms or self._facts.now_ms)
 
     def _said(self, *messages: str) -> list[LogLine]:
         return [each for each in self._lines if each.fields["message"] in messages]
@@ -197,142 +184,142 @@ class _Case:
     # -- causes ------------------------------------------------------------------------------------------------
 
     def causes(self) -> Iterator[Cause]:
-        """Yield the causes. If some are not known, the last one says so."""
         if self.known["state"] == "unreachable":
             yield Cause("valkey_away", "The stage cannot say what waits, because it cannot reach Valkey now.")
         if self.late_ms is None or self.late_ms <= LATE_MS:
             return
-        hidden = self._hidden()
-        found = [*self._before_the_take(self.late_ms / LATE_PARTS), *_causes(self._lines, OF_CONVERSATION)]
-        if hidden is None:
-            found += [*self._deaths(), *self._after_the_take(self.late_ms / LATE_PARTS)]
-        yield from sorted(found, key=lambda cause: cause.lines[0].at_ms if cause.lines else 0)
-        if hidden or not found:
-            yield Cause("unknown", hidden or "No log line says what took the time.")
+        found = [*self._of_the_parts(self.late_ms / LATE_PARTS), *_proven(self._lines, OF_CONVERSATION)]
+        missing = self._missing()
+        if missing is None:
+            found += self._deaths()
+        yield from found
+        if missing or not found:
+            yield Cause("unknown", missing or "No log line says what took the time.")
 
-    def _hidden(self) -> str | None:
+    def _missing(self) -> str | None:
         """Return why lines about the batch are missing, or None if none are."""
-        role = EMITTERS[self.known["lane"] or "valkey"]
         if self._problem:
             return f"Not everything could be read: {self._problem}."
         if self._said("emitted", "taken late") or self.known["state"] == "waiting":
             return None
-        if not self._facts.logs_info(role):
+        if not self._facts.logs_info(self._emitter):
             return "The stage's log_level hides the lines that would say more."
-        return "The logs do not have the lines of that time: those of today appear after seconds, old ones are deleted."
+        return "The logs do not have the lines of that time: new lines appear after seconds, and old ones are deleted."
 
-    def _before_the_take(self, part_ms: float) -> Iterator[Cause]:
-        """Yield why the first attempt did not begin in time."""
-        due_ms, first, end_ms = self.known["dueAt"], next(iter(self._said("taken late")), None), self._facts.now_ms
-        is_first = first is not None and first.fields["attempt"] == 1
-        if first and is_first and (claimed_ms := first.fields["claimed_late_ms"]) is not None:
-            if first.fields["waited_for_slot"]:
+    @property
+    def _emitter(self) -> str:
+        """Return the function that emits the batch."""
+        here = next(lane for lane, role in EMITTERS.items() if role in self._facts.functions)
+        return EMITTERS[self.known["lane"] or here]
+
+    def _of_the_parts(self, part_ms: float) -> Iterator[Cause]:
+        """Yield what took at least `part_ms` before the claim, between claim and take, or between take and emission."""
+        due_ms, taken, emitted = self.known["dueAt"], self._said("taken late"), self._said("emitted")
+        if self.known["lane"] == "dynamodb":
+            if emitted and self.known["attempt"] == 1:
+                yield self._start(emitted[0], due_ms, "The run emitted the batch {} after it was due")
+            return
+        first = taken[0].fields if taken and taken[0].fields["attempt"] == 1 else {}
+        if (claimed_ms := first.get("claimed_late_ms")) is not None:
+            if first["waited_for_slot"]:
                 text = f"No slot was free when it was due, so it was claimed {_seconds(claimed_ms)} later."
-                yield Cause("no_free_slot", text, (first,))
+                yield Cause("no_free_slot", text, taken[:1])
             elif claimed_ms >= part_ms:
                 yield from self._before_the_claim(due_ms + claimed_ms)
-            if first.fields["late_ms"] - claimed_ms >= part_ms:
-                wait = _seconds(first.fields["late_ms"] - claimed_ms)
-                yield self._start(first, due_ms + claimed_ms, f"The run took the batch {wait} after the claim")
-        elif self.known["state"] == "waiting" and self.known["lane"] == "valkey":
-            yield from self._before_the_claim(end_ms)
-        elif self.known["lane"] == "dynamodb" and self.known["attempt"] == 1:
-            for line in self._said("emitted"):
-                yield self._start(
-                    line, due_ms, f"The run emitted the batch {_seconds(self.late_ms or 0)} after it was due"
-                )
+            if first["late_ms"] - claimed_ms >= part_ms:
+                yield self._start(taken[0], due_ms + claimed_ms, "The run took the batch {} after the claim")
+        elif self.known["state"] == "waiting":
+            yield from self._before_the_claim(self._facts.now_ms)
+        begin_ms = taken[-1].at_ms if taken else due_ms
+        if emitted and (taken or self.known["attempt"] == 1) and (took_ms := emitted[0].at_ms - begin_ms) >= part_ms:
+            text = f"The run needed {_seconds(took_ms)} from taking the batch to emitting it."
+            yield Cause("slow_emit", text, [*taken[-1:], emitted[0]])
 
     def _before_the_claim(self, end_ms: int) -> Iterator[Cause]:
         """Yield why the conversation was not claimed before `end_ms`."""
-        if self._shard is None and "/" in (conversation := self.known["conversation"]):
+        if self._shard is None:
             with suppress(Failed):  # if the shard is unknown, read the lines of all shards
-                self._shard = self._ask("conversation.show", conversation=conversation).get("shard")
+                self._shard = self._ask("conversation.show", conversation=self.known["conversation"]).get("shard")
         minutes = self._facts.minutes_since(self.known["dueAt"])
         lines = [
             line
             for role in ("processor", "watchdog", "ingest", "admin")
             for line in self._facts.lines_saying(role, *OF_SHARD, "claimed", minutes=minutes)
-            if self._is_near(line, end_ms=end_ms) and self._shard in (None, line.fields.get("shard", self._shard))
+            if self._is_near(line, end_ms) and self._shard in (None, line.fields.get("shard", self._shard))
         ]
-        text = "It was not claimed in time"
-        yield from _causes(lines, OF_SHARD)
-        if not any(line.role == "processor" for line in lines):
-            where = "the emulator writes them when the processor ends" if self._facts.is_local else "look again later"
-            yield Cause("unknown", f"{text}. The processor's lines of that time are missing; {where}.")
-        elif not any(line.fields["message"] in OF_SHARD for line in lines):
-            yield Cause("unknown", f"{text}, and no line says why.")
+        if found := [*_proven(lines, OF_SHARD)]:
+            yield from found
+        elif lines or not self._facts.is_local:
+            yield Cause("unknown", "It was not claimed in time, and no log line says why.")
+        else:
+            text = "It was not claimed in time. The emulator writes the processor's lines when the processor ends."
+            yield Cause("unknown", text)
 
     def _start(self, line: LogLine, asked_at_ms: int, text: str) -> Cause:
-        """Return the cause that Lambda began the run of this line late, or that the run itself was slow at first."""
+        """Return the cause that the run of this line began late or was slow, as Lambda's report in its stream says."""
         run = self._search(line.role, "", logStreamNames=[line.stream], endTime=line.at_ms + MINUTE_MS)
         report = next((each for each in run if each.at_ms >= line.at_ms and _DURATION.search(each.text)), None)
-        if report is None or (took := _DURATION.search(report.text)) is None:
-            return Cause("started_late", f"{text}. Lambda's report of the run is missing.", (line,))
-        init = _INIT.search(report.text)
-        new = f" Its instance was new, and took {_seconds(float(init[1]))} to start." if init else ""
-        began = _seconds(max(report.at_ms - float(took[1]) - asked_at_ms, 0))
-        return Cause("cold_start" if init else "started_late", f"{text}; it began after {began}.{new}", (line, report))
+        took, init = (report and each.search(report.text) for each in (_DURATION, _INIT))
+        if report and took:
+            text += f"; it began after {_seconds(max(report.at_ms - float(took[1]) - asked_at_ms, 0))}"
+        if init:
+            text += f", because its instance was new and took {_seconds(float(init[1]))} to start"
+        elif self._facts.is_local:
+            text += ". The emulator does not say whether it had to start a process for the run"
+        text = f"{text.format(_seconds(line.at_ms - asked_at_ms))}."
+        return Cause("cold_start" if init else "started_late", text, [line, *filter(None, [report])])
 
     def _deaths(self) -> Iterator[Cause]:
-        """Yield the attempts whose run died, because they logged no result."""
-        attempt, role = self.known["attempt"] or 1, EMITTERS[self.known["lane"] or "valkey"]
-        ended = self._said("emit failed", "window failed", "token ended", "lock lost", "store failed")
-        if (died := attempt - 1 - len(ended)) <= 0:
+        """Yield that runs of earlier attempts died, because they logged no result."""
+        earlier = (self.known["attempt"] or 1) - 1
+        if (died := earlier - len(self._said(*FAILURES))) <= 0:
             return
-        lines = {
-            (line.stream, line.at_ms): line
-            for text in DIED
-            for line in self._search(role, f'"{text}"')
-            if self._is_near(line) and _is_death(line)
+        found = {
+            (line.stream, line.at_ms, line.text): line
+            for pattern in SEARCHED_DEATHS
+            for line in self._search(self._emitter, pattern)
+            if _is_death(line) and self._is_near(line, self.known["emittedAt"])
         }
-        which = "Attempt 1" if attempt == 2 else f"{died} of the {attempt - 1} earlier attempts"
-        how = "; Lambda says only this about that time" if lines else ", and Lambda's line about it is missing"
-        yield Cause("run_died", f"{which} logged no result, so the run died{how}.", tuple(lines.values()))
-
-    def _after_the_take(self, part_ms: float) -> Iterator[Cause]:
-        """Yield that the run which emitted the batch was slow."""
-        taken, emitted = self._said("taken late"), self._said("emitted")
-        begin_ms = taken[-1].at_ms if taken else self.known["dueAt"]
-        if (taken or self.known["attempt"] == 1) and emitted and self.known["lane"] == "valkey" and (took_ms := emitted[-1].at_ms - begin_ms) >= part_ms:
-            text = f"The run needed {_seconds(took_ms)} from taking the batch to emitting it."
-            yield Cause("slow_emit", text, (*taken[-1:], emitted[-1]))
+        which = "Attempt 1" if earlier == 1 else f"{died} of the {earlier} earlier attempts"
+        how = ", ".join(sorted({_quoted(line).rstrip(".") for line in found.values()}))
+        how = f": {how}" if how else ". Lambda's line about it is missing"
+        yield Cause("run_died", f"{which} logged no result, so its run died{how}.", [*found.values()])
 
 
-def _causes(lines: list[LogLine], sentences: Mapping[str, tuple[str, str]]) -> Iterator[Cause]:
-    """Yield the cause that each line proves. Lines with the same sentence prove one cause."""
+def _proven(lines: list[LogLine], sentences: Mapping[str, tuple[str, str]]) -> Iterator[Cause]:
+    """Yield the causes that these lines prove. Lines with the same sentence prove one cause."""
     found: dict[tuple[str, str], list[LogLine]] = {}
     for line in lines:
         if line.fields["message"] in sentences:
             kind, sentence = sentences[line.fields["message"]]
-            pause = next(
-                (line.fields[name] for name in ("retry_in_ms", "hidden_ms", "away_ms") if name in line.fields), 0
-            )
+            pause = next((line.fields[name] for name in PAUSES if name in line.fields), 0)
             reason = str(line.fields.get("reason") or line.fields.get("error")).rstrip(".")
             more = {"pause": _seconds(pause), "reason": reason, "role": _role(line)}
             found.setdefault((kind, sentence.format(**line.fields | more)), []).append(line)
     for (kind, text), proofs in found.items():
-        yield Cause(kind, text, tuple(proofs))
+        yield Cause(kind, text, proofs)
 
 
 def _is_death(line: LogLine) -> bool:
     if line.fields:
         return line.fields.get("type") == "platform.report" and line.fields["record"].get("status") != "success"
-    return any(text in line.text for text in DIED)
+    return bool(DEATHS.search(line.text))
 
 
 def _summary(known: Json, late_ms: int | None) -> str:
-    what = "The batch" if known["batchId"] else "What waits"
-    attempt = f", in attempt {known['attempt']}" if (known["attempt"] or 1) > 1 else ""
-    late = "its due time is unknown" if late_ms is None else f"{_seconds(late_ms)} after it was due"
+    attempt = f" in attempt {known['attempt']}" if (known["attempt"] or 1) > 1 else ""
+    late = "" if late_ms is None else f" {_seconds(late_ms)} after it was due"
     match known["state"]:
         case "emitted":
-            return f"The batch was emitted{attempt}, {late}."
+            return f"The batch was emitted{attempt}{late}."
         case "waiting" if not late_ms:
             return f"What waits is due at {moment(known['dueAt'])}, so it is not late."
-        case "waiting" | "in_flight":
-            return f"{what} is still here{attempt}, {late}."
+        case "waiting":
+            return f"What waits is still not claimed{late}."
+        case "in_flight":
+            return f"The batch is being emitted{attempt}, or waits for its next attempt{late}."
         case "dead":
-            return f"The batch is a dead letter{attempt}."
+            return f"The batch became a dead letter{attempt}."
     return "Nothing is known about a batch of this conversation or id."
 
 
@@ -345,8 +332,9 @@ def _role(line: LogLine) -> str:
 
 
 def _quoted(line: LogLine) -> str:
-    status = f"platform.report {line.fields['record'].get('status')}" if "record" in line.fields else None
-    return f"`{line.fields.get('message') or status or line.text.splitlines()[0]}`"
+    report = line.fields.get("type") and f"{line.fields['type']}: {line.fields['record'].get('status')}"
+    death = DEATHS.search(line.text)
+    return str(line.fields.get("message") or report or (death[0] if death else line.text.splitlines()[0]))
 
 
 def _seconds(ms: float) -> str:

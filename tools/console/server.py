@@ -79,10 +79,6 @@ class Search(_Wish):
     text: str = Id
 
 
-class Diagnose(_Wish):
-    pass
-
-
 class Act(_Wish):
     platform: str = Id
     account: str = Id
@@ -123,7 +119,7 @@ def make_app(parts: ConsoleParts) -> Starlette:
             post("/api/act", Act, answers.act),
             post("/api/why", Why, answers.why, changes=False),
             post("/api/search", Search, answers.search, changes=False),
-            post("/api/doctor", Diagnose, answers.doctor, changes=False),
+            post("/api/doctor", _Wish, answers.doctor, changes=False),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
     )
@@ -210,7 +206,7 @@ class _Answers:
         ]
         return {"conversations": rows[:MAX_FOUND], "more": len(rows) > MAX_FOUND}
 
-    def doctor(self, _wish: Diagnose) -> Json:
+    def doctor(self, _wish: _Wish) -> Json:
         """Return the doctor's findings, at most a minute old."""
         with self._diagnosing:
             if now_ms() - self._report["at"] >= MS_BETWEEN_DIAGNOSES:
