@@ -51,7 +51,7 @@ function Age() {
   useRunning(() => {
     const age = ageMs();
     const since = age == null ? "" : ` since ${clock.format(Date.now() - age)}`;
-    const text = isFresh() ? `connected, data ${age < 1000 ? "under 1" : Math.floor(age / 1000)} s old` : `not connected${since}`;
+    const text = isFresh() ? `connected, data ${Math.floor(age / 1000)} s old` : `not connected${since}`;
     if (place.current.textContent !== text) place.current.textContent = text;
     place.current.className = `flag ${isFresh() ? "good" : "bad"}`;
   }, []);

@@ -99,7 +99,7 @@ function Phone({ chat, can }) {
   const list = useRef(null);
   useEffect(() => {
     list.current.scrollTop = list.current.scrollHeight;
-  }, [chat.items.length, chat.items.filter((item) => item.problem).length]);
+  }, [chat.items.map((item) => item.status ?? item.problem).join()]);
   return html`<div class="phone">
     <div class="screen" ref=${list} tabindex="0" role="log" aria-label="Messages">
       ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} chat=${chat} can=${can} />`)}
@@ -118,13 +118,14 @@ function Compose({ chat, can }) {
     if (edit) input.current.focus();
   }, [edit?.messageId]);
   const end = () => {
-    if (edit) chat.edit = null;
+    chat.edit = null;
     changed();
   };
   const send = (event) => {
     event.preventDefault();
-    // The text may be newer than what is drawn.
-    const text = edit ? edit.text : chat.draft;
+    // What is drawn may be older than this.
+    const { edit, draft } = chat;
+    const text = edit ? edit.text : draft;
     if (!text.trim()) return;
     if (edit) act(chat, edit.kind, { messageId: edit.messageId, text });
     else act(chat, "text", { text });
@@ -132,6 +133,7 @@ function Compose({ chat, can }) {
     end();
   };
   const type = (value) => {
+    const { edit } = chat;
     if (edit) edit.text = value;
     else chat.draft = value;
     changed();
