@@ -173,9 +173,6 @@ class Processor:
         """
         try:
             ended = step(remaining_ms())
-            if self._down_since is not None:
-                away_ms = self._monotonic_ms() - self._down_since
-                self._telemetry.info("store answers again", shard=self._shard, away_ms=away_ms)
             self._down_since, self._pause_ms = None, MIN_PAUSE_MS
             return ended
         except StoreError as error:
@@ -199,6 +196,7 @@ class Processor:
     def _enter(self, _remaining_ms: int) -> Exit | None:
         asked_at = self._monotonic_ms()  # measure the lease from here, even if the call must connect first
         acquired = self._store.acquire_lease(self._shard, self._lease_id)
+        self._report_answer()
         if isinstance(acquired, LeaseTaken):
             return Exit.HELD
         self._report_recovered(acquired.returned, "claimed by a dead processor")
@@ -222,6 +220,7 @@ class Processor:
         # are started.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
+        self._report_answer()
         if isinstance(claimed, LeaseLost):
             return self._reacquire()
         self._report_recovered(claimed.expired, "claim or token expired")
@@ -244,6 +243,13 @@ class Processor:
             if not is_trial(due.conversation):
                 self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
+
+    def _report_answer(self) -> None:
+        """Log the end of an outage before the processor sleeps."""
+        if self._down_since is not None:
+            away_ms = self._monotonic_ms() - self._down_since
+            self._telemetry.info("store answers again", shard=self._shard, away_ms=away_ms)
+            self._down_since = None
 
     def _report_recovered(self, conversations: int, reason: str) -> None:
         if conversations:

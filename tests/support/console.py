@@ -104,7 +104,7 @@ class ImitatedStage:
             "heldUntil": None, "holds": [], "batch": None,
         } | (row or {})  # fmt: skip
         messages = [{"text": shown.pop("text"), "author": shown["author"]}] if "text" in shown else []
-        return shown | ({"messages": messages} if fields["messages"] else {})
+        return shown | ({"messages": messages} if fields.get("messages") else {})
 
 
 class ImitatedPlace(ShownStage):
