@@ -34,7 +34,6 @@ HOSTILE = (
     "&lt;b&gt;&amp;#60;",
 )
 WITHIN_MS = 30_000
-RAN: dict[str, Any] = {"check": True, "capture_output": True, "text": True, "timeout": 30}
 
 
 def now_ms() -> int:
@@ -529,8 +528,8 @@ def test_an_event_is_copied_downloaded_and_given_to_a_shell_as_it_came(scene: Sc
     assert (event["detail"]["text"], event["detail-type"]) == (text, "messages.batch.ready")
     for name, command in (("Copy as curl", "curl"), ("Copy as aws sqs", "aws")):
         script = f"{command}() {{ cat; }}\n{copied(name)}"
-        ran = subprocess.run(["bash", "-eu"], input=script, env={"CONSUMER": "c", "QUEUE": "q"}, **RAN)
-        assert json.loads(ran.stdout) == event
+        shown = subprocess.check_output(["bash", "-eu"], input=script, text=True, env={"CONSUMER": "c", "QUEUE": "q"})
+        assert json.loads(shown) == event
 
 
 # -- accessibility -----------------------------------------------------------------------------------
@@ -552,7 +551,8 @@ TOO_SMALL = """() => [...document.querySelectorAll("button, a, input, select, su
     .map((each) => [each.outerHTML.slice(0, 90), each.getBoundingClientRect()])
     .filter(([, { width, height }]) => width < 40 || height < 40).map(([name]) => name)"""
 TOO_WIDE = """() => [document.documentElement, ...document.querySelectorAll("main *, dialog, dialog *")]
-    .filter((each) => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).display !== "inline" && each.clientWidth)
+    .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+    .filter((each) => getComputedStyle(each).display !== "inline")
     .map((each) => each.outerHTML.slice(0, 90))"""
 
 

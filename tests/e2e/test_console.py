@@ -88,6 +88,13 @@ def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None
         expect(dialog.locator(".facts div").filter(has_text="Holds")).to_contain_text(sign, timeout=WITHIN_MS)
     for entry in ("sent text", "operator: hold", "1 waiting", "batch.ready, 1 message, because of the end of a hold"):
         expect(dialog.locator(".line")).to_contain_text(entry, timeout=WITHIN_MS)
+    dialog.locator(".event summary").last.click()
+    expect(dialog.locator("pre")).to_contain_text('"detail-type": "messages.batch.ready"', timeout=WITHIN_MS)
+    dialog.get_by_role("button", name="Is it late, and why?").click()
+    expect(dialog.locator(".causes").first).to_contain_text("The batch was emitted", timeout=WITHIN_MS)
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("link", name="Health").click()
+    expect(page.locator(".doctor")).to_contain_text("Read at", timeout=WITHIN_MS)
 
 
 # -- a deployed stage ------------------------------------------------------------------------------

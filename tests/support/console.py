@@ -50,7 +50,7 @@ class ImitatedBus:
         late_ms: int = 10,
         **detail: Any,
     ) -> None:
-        """Publish a batch that was due this long after its last message by this rule, and was emitted `late_ms` after that."""
+        """Publish a batch that was due this long after its last message by this rule, and was emitted late."""
         arrivals = [message["receivedAt"] for message in messages]
         first_at_ms, last_at_ms = min(arrivals), max(arrivals)
         emitted_at_ms = last_at_ms + waits_ms + late_ms
@@ -60,8 +60,9 @@ class ImitatedBus:
             at_ms=emitted_at_ms,
             **{
                 "conversationId": conversation, "batchId": f"b{last_at_ms}", "messageCount": len(messages),
-                "bufferedAt": emitted_at_ms, "flushReason": "silence", "lane": "valkey", "generation": len(messages), "attempt": 1,
-                "messages": list(messages), "metadata": {**times, "waitMs": last_at_ms + waits_ms - first_at_ms},
+                "bufferedAt": emitted_at_ms, "flushReason": "silence", "lane": "valkey", "attempt": 1,
+                "generation": len(messages), "messages": list(messages),
+                "metadata": {**times, "waitMs": last_at_ms + waits_ms - first_at_ms},
                 **detail,
             },
         )  # fmt: skip
