@@ -357,6 +357,8 @@ def test_a_scenario_says_if_something_else_came_than_it_promises(scene: Scene) -
     expect(page.locator(".bubble.mine s")).to_have_count(1, timeout=WITHIN_MS)
     scene.batch(scene.stage.posted[0].message_id, waits_ms=1_000)
     expect(played).to_contain_text("That differs.", timeout=WITHIN_MS)
+    page.reload()
+    expect(played).to_contain_text("That differs.", timeout=WITHIN_MS)
 
 
 def test_a_scenario_can_be_stopped(scene: Scene) -> None:
@@ -573,7 +575,7 @@ def busy(scene: Scene) -> None:
 
 
 def views(scene: Scene) -> Iterator[str]:
-    """Show each view in turn, with its newest event opened, and at last a conversation."""
+    """Show each view in turn, with its newest event opened, a conversation, and the chat while the stage is away."""
     page = scene.page
     for name in ("Chat", "Health", "Live"):
         view(page, name)
@@ -585,6 +587,15 @@ def views(scene: Scene) -> Iterator[str]:
     page.locator("tbody a.name").first.click()
     expect(page.locator("dialog .facts")).to_be_visible(timeout=WITHIN_MS)
     yield "conversation"
+    page.get_by_role("button", name="Close").click()
+    view(page, "Chat")
+    page.route("**/api/act", lambda route: route.abort())
+    scene.line.fill("not sent")
+    page.keyboard.press("Enter")
+    scene.stage.is_away = True
+    expect(page.locator(".flags")).to_contain_text("not connected", timeout=WITHIN_MS)
+    expect(scene.bubble("not sent")).to_contain_text("does not answer", timeout=WITHIN_MS)
+    yield "away"
 
 
 def test_a_phone_has_large_targets_no_sideways_scrolling_and_the_message_and_its_buffer_first(scene: Scene) -> None:

@@ -216,5 +216,5 @@ def test_screenshots_for_the_documents_can_be_made(page: Page, tmp_path: Path) -
     for colours in ("light", "dark"):
         page.emulate_media(color_scheme=colours)
         picture = folder / f"console-{colours}.png"
-        page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1_400, "height": 730})
+        page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1_400, "height": 770})
         assert picture.stat().st_size > 20_000

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { Conversation, Lateness, Moment, batchInWords, inCode, lateClass } from "./format.js";
-import { ask, say } from "./store.js";
+import { ask, say, state } from "./store.js";
 
 export const isBatch = (event) => event.kind === "messages.batch.ready";
 
@@ -50,6 +50,7 @@ function AsJson({ id, name }) {
       <button onClick=${() => copy(`curl "$CONSUMER" -H 'Content-Type: application/json' --data-binary @- ${body}`, "curl")}>Copy as curl</button>
       <button onClick=${() => copy(`aws sqs send-message --queue-url "$QUEUE" --message-body file:///dev/stdin ${body}`, "Command")}>Copy as aws sqs</button></div>
     <p class="empty">Both commands bring the event to your own consumer: at the address <code>$CONSUMER</code>, or in the queue
-      ${" "}<code>$QUEUE</code>. A consumer that remembers batch ids takes it for a repeat, unless you change <code>batchId</code>.</p>
+      ${" "}<code>$QUEUE</code>. A consumer that remembers batch ids takes it for a repeat, unless you change <code>batchId</code>.
+      ${!state.hello.showWords && " People's words are left out here, so the event is not whole."}</p>
     <pre tabindex="0" aria-label="JSON">${text}</pre>`;
 }
