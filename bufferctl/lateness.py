@@ -186,6 +186,8 @@ class _Case:
     def causes(self) -> Iterator[Cause]:
         if self.known["state"] == "unreachable":
             yield Cause("valkey_away", "The stage cannot say what waits, because it cannot reach Valkey now.")
+        if self.late_ms is None:
+            yield from _proven(self._lines, OF_CONVERSATION)
         if self.late_ms is None or self.late_ms <= LATE_MS:
             return
         found = [*self._of_the_parts(self.late_ms / LATE_PARTS), *_proven(self._lines, OF_CONVERSATION)]
@@ -307,8 +309,8 @@ def _is_death(line: LogLine) -> bool:
 
 
 def _summary(known: Json, late_ms: int | None) -> str:
-    attempt = f" in attempt {known['attempt']}" if (known["attempt"] or 1) > 1 else ""
-    late = "" if late_ms is None else f" {_seconds(late_ms)} after it was due"
+    attempt = f" in attempt {known['attempt']}," if (known["attempt"] or 1) > 1 else ""
+    late = ", but its due time is unknown" if late_ms is None else f" {_seconds(late_ms)} after it was due"
     match known["state"]:
         case "emitted":
             return f"The batch was emitted{attempt}{late}."
@@ -317,9 +319,9 @@ def _summary(known: Json, late_ms: int | None) -> str:
         case "waiting":
             return f"What waits is still not claimed{late}."
         case "in_flight":
-            return f"The batch is being emitted{attempt}, or waits for its next attempt{late}."
+            return f"The batch is being emitted, or waits for its next attempt{late}."
         case "dead":
-            return f"The batch became a dead letter{attempt}."
+            return "The batch became a dead letter."
     return "Nothing is known about a batch of this conversation or id."
 
 

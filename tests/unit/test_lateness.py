@@ -199,6 +199,13 @@ def test_what_waits_and_is_not_due_is_explained_by_its_rule_alone() -> None:
     assert "on hold" in found["due"]
 
 
+def test_a_failed_attempt_is_named_before_the_batch_is_emitted() -> None:
+    failed = said("conversation_processor", 10, "emit failed", WARNING, conversation=NAME, batch=BATCH, attempt=1,
+                  retry_in_ms=900, reason="the bus")  # fmt: skip
+    found = why([failed], count=0, batch={"batchId": BATCH, "attempt": 1, "count": 1}, dueAt=DUE_MS + 61_000)
+    assert (found["state"], found["dueAt"], kinds(found)) == ("in_flight", None, ["emit_failed"])
+
+
 def test_what_waits_too_long_is_explained_by_its_shard() -> None:
     overdue: Json = {"count": 1, "dueAt": DUE_MS, "rule": "silenceMs", "appliedWaitMs": 5_000, "state": "pending"}
     refused = said("watchdog", 20_000, "processor could not be started", WARNING, shard=0, reason="Throttled")
