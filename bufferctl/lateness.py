@@ -3,6 +3,7 @@
 It never guesses. A cause needs a log line that proves it, and whatever else took time is said to be unknown.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -142,14 +143,17 @@ class _Case:
         if conversation is None and (found := self._about("batch", batch)):
             conversation = known["conversation"] = found[0].fields["conversation"]
         lines = self._about("conversation", conversation) if conversation else []
-        emitted = [each for each in lines if each.fields["message"] == "emitted" and known["state"] != "waiting"]
-        if emitted := [each for each in emitted if batch in (None, each.fields["batch"])]:
-            line = emitted[0 if batch else -1]
-            fields, batch = line.fields, line.fields["batch"]
+        ended = [each for each in lines if each.fields["message"] in ("emitted", "dead letter")]
+        if batch is None and known["state"] != "waiting" and ended:
+            batch = known["batchId"] = ended[-1].fields["batch"]
+        line = next(
+            (each for each in ended if (each.fields["message"], each.fields["batch"]) == ("emitted", batch)), None
+        )
+        if line:
+            fields = line.fields
             metadata = {"rule": fields["rule"], "appliedWaitMs": fields["applied_wait_ms"]}
             known |= {"state": "emitted", "attempt": fields["attempt"], "due": _text(why_left({"metadata": metadata}))}
             known["lane"] = next(lane for lane, role in EMITTERS.items() if role == line.role)
-            known["batchId"] = known["batchId"] or batch
             known["emittedAt"] = known["emittedAt"] or line.at_ms
             known["dueAt"] = known["dueAt"] or line.at_ms - fields["late_ms"]
         lines = [each for each in lines if each.fields.get("batch", batch) == batch]
@@ -165,7 +169,7 @@ class _Case:
 
     def _about(self, field: str, logged: str | None) -> list[LogLine]:
         roles = (*EMITTERS.values(), "processor", "watchdog")
-        lines = [line for role in roles for line in self._search(role, f'"{logged}"')]
+        lines = [line for role in roles for line in self._search(role, json.dumps(logged, ensure_ascii=False))]
         found = [line for line in lines if line.fields.get(field) == logged and "message" in line.fields]
         return sorted(found, key=lambda line: line.at_ms)
 
@@ -232,10 +236,12 @@ class _Case:
                 yield self._start(taken[0], due_ms + claimed_ms, "The run took the batch {} after the claim")
         elif self.known["state"] == "waiting":
             yield from self._before_the_claim(self._facts.now_ms)
-        begin_ms = taken[-1].at_ms if taken else due_ms
-        if emitted and (taken or self.known["attempt"] == 1) and (took_ms := emitted[0].at_ms - begin_ms) >= part_ms:
+        # A run that took the batch in time logs no `taken late`. A redrive of a dead letter takes no batch.
+        last = [line for line in taken if line.fields["attempt"] == self.known["attempt"]]
+        begin_ms = last[0].at_ms if last else due_ms if self.known["attempt"] == 1 else None
+        if emitted and begin_ms and (took_ms := emitted[0].at_ms - begin_ms) >= part_ms:
             text = f"The run needed {_seconds(took_ms)} from taking the batch to emitting it."
-            yield Cause("slow_emit", text, [*taken[-1:], emitted[0]])
+            yield Cause("slow_emit", text, [*last, emitted[0]])
 
     def _before_the_claim(self, end_ms: int) -> Iterator[Cause]:
         """Yield why the conversation was not claimed before `end_ms`."""
