@@ -208,15 +208,9 @@ class _Case:
             return f"Not everything could be read: {self._problem}."
         if self._said("emitted", "taken late") or self.known["state"] == "waiting":
             return None
-        if not self._facts.logs_info(self._emitter):
+        if not self._facts.logs_info(EMITTERS[self.known["lane"] or "valkey"]):
             return "The stage's log_level hides the lines that would say more."
         return "The logs do not have the lines of that time: new lines appear after seconds, and old ones are deleted."
-
-    @property
-    def _emitter(self) -> str:
-        """Return the function that emits the batch."""
-        here = next(lane for lane, role in EMITTERS.items() if role in self._facts.functions)
-        return EMITTERS[self.known["lane"] or here]
 
     def _of_the_parts(self, part_ms: float) -> Iterator[Cause]:
         """Yield what took at least `part_ms` before the claim, between claim and take, or between take and emission."""
@@ -285,7 +279,7 @@ class _Case:
         found = {
             (line.stream, line.at_ms, line.text): line
             for pattern in SEARCHED_DEATHS
-            for line in self._search(self._emitter, pattern)
+            for line in self._search(EMITTERS[self.known["lane"] or "valkey"], pattern)
             if _is_death(line) and self._is_near(line, self.known["emittedAt"])
         }
         which = "Attempt 1" if earlier == 1 else f"{died} of the {earlier} earlier attempts"
