@@ -3,6 +3,7 @@
 It never guesses. A cause needs a log line that proves it, and whatever else took time is said to be unknown.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -142,14 +143,17 @@ class _Case:
         if conversation is None and (found := self._about("batch", batch)):
             conversation = known["conversation"] = found[0].fields["conversation"]
         lines = self._about("conversation", conversation) if conversation else []
-        emitted = [each for each in lines if each.fields["message"] == "emitted" and known["state"] != "waiting"]
-        if emitted := [each for each in emitted if batch in (None, each.fields["batch"])]:
-            line = emitted[0 if batch else -1]
-            fields, batch = line.fields, line.fields["batch"]
+        ended = [each for each in lines if each.fields["message"] in ("emitted", "dead letter")]
+        if batch is None and known["state"] != "waiting" and ended:
+            batch = known["batchId"] = ended[-1].fields["batch"]
+        line = next(
+            (each for each in ended if (each.fields["message"], each.fields["batch"]) == ("emitted", batch)), None
+        )
+        if line:
+            fields = line.fields
             metadata = {"rule": fields["rule"], "appliedWaitMs": fields["applied_wait_ms"]}
             known |= {"state": "emitted", "attempt": fields["attempt"], "due": _text(why_left({"metadata": metadata}))}
             known["lane"] = next(lane for lane, role in EMITTERS.items() if role == line.role)
-            known["batchId"] = known["batchId"] or batch
             known["emittedAt"] = known["emittedAt"] or line.at_ms
             known["dueAt"] = known["dueAt"] or line.at_ms - fields["late_ms"]
         lines = [each for each in lines if each.fields.get("batch", batch) == batch]
@@ -165,7 +169,7 @@ class _Case:
 
     def _about(self, field: str, logged: str | None) -> list[LogLine]:
         roles = (*EMITTERS.values(), "processor", "watchdog")
-        lines = [line for role in roles for line in self._search(role, f'"{logged}"')]
+        lines = [line for role in roles for line in self._search(role, json.dumps(logged, ensure_ascii=False))]
         found = [line for line in lines if line.fields.get(field) == logged and "message" in line.fields]
         return sorted(found, key=lambda line: line.at_ms)
 
@@ -186,6 +190,8 @@ class _Case:
     def causes(self) -> Iterator[Cause]:
         if self.known["state"] == "unreachable":
             yield Cause("valkey_away", "The stage cannot say what waits, because it cannot reach Valkey now.")
+        if self.late_ms is None:
+            yield from _proven(self._lines, OF_CONVERSATION)
         if self.late_ms is None or self.late_ms <= LATE_MS:
             return
         found = [*self._of_the_parts(self.late_ms / LATE_PARTS), *_proven(self._lines, OF_CONVERSATION)]
@@ -202,15 +208,9 @@ class _Case:
             return f"Not everything could be read: {self._problem}."
         if self._said("emitted", "taken late") or self.known["state"] == "waiting":
             return None
-        if not self._facts.logs_info(self._emitter):
+        if not self._facts.logs_info(EMITTERS[self.known["lane"] or "valkey"]):
             return "The stage's log_level hides the lines that would say more."
         return "The logs do not have the lines of that time: new lines appear after seconds, and old ones are deleted."
-
-    @property
-    def _emitter(self) -> str:
-        """Return the function that emits the batch."""
-        here = next(lane for lane, role in EMITTERS.items() if role in self._facts.functions)
-        return EMITTERS[self.known["lane"] or here]
 
     def _of_the_parts(self, part_ms: float) -> Iterator[Cause]:
         """Yield what took at least `part_ms` before the claim, between claim and take, or between take and emission."""
@@ -230,10 +230,12 @@ class _Case:
                 yield self._start(taken[0], due_ms + claimed_ms, "The run took the batch {} after the claim")
         elif self.known["state"] == "waiting":
             yield from self._before_the_claim(self._facts.now_ms)
-        begin_ms = taken[-1].at_ms if taken else due_ms
-        if emitted and (taken or self.known["attempt"] == 1) and (took_ms := emitted[0].at_ms - begin_ms) >= part_ms:
+        # A run that took the batch in time logs no `taken late`. A redrive of a dead letter takes no batch.
+        last = [line for line in taken if line.fields["attempt"] == self.known["attempt"]]
+        begin_ms = last[0].at_ms if last else due_ms if self.known["attempt"] == 1 else None
+        if emitted and begin_ms and (took_ms := emitted[0].at_ms - begin_ms) >= part_ms:
             text = f"The run needed {_seconds(took_ms)} from taking the batch to emitting it."
-            yield Cause("slow_emit", text, [*taken[-1:], emitted[0]])
+            yield Cause("slow_emit", text, [*last, emitted[0]])
 
     def _before_the_claim(self, end_ms: int) -> Iterator[Cause]:
         """Yield why the conversation was not claimed before `end_ms`."""
@@ -277,7 +279,7 @@ class _Case:
         found = {
             (line.stream, line.at_ms, line.text): line
             for pattern in SEARCHED_DEATHS
-            for line in self._search(self._emitter, pattern)
+            for line in self._search(EMITTERS[self.known["lane"] or "valkey"], pattern)
             if _is_death(line) and self._is_near(line, self.known["emittedAt"])
         }
         which = "Attempt 1" if earlier == 1 else f"{died} of the {earlier} earlier attempts"
@@ -307,8 +309,8 @@ def _is_death(line: LogLine) -> bool:
 
 
 def _summary(known: Json, late_ms: int | None) -> str:
-    attempt = f" in attempt {known['attempt']}" if (known["attempt"] or 1) > 1 else ""
-    late = "" if late_ms is None else f" {_seconds(late_ms)} after it was due"
+    attempt = f" in attempt {known['attempt']}," if (known["attempt"] or 1) > 1 else ""
+    late = ", but its due time is unknown" if late_ms is None else f" {_seconds(late_ms)} after it was due"
     match known["state"]:
         case "emitted":
             return f"The batch was emitted{attempt}{late}."
@@ -317,9 +319,9 @@ def _summary(known: Json, late_ms: int | None) -> str:
         case "waiting":
             return f"What waits is still not claimed{late}."
         case "in_flight":
-            return f"The batch is being emitted{attempt}, or waits for its next attempt{late}."
+            return f"The batch is being emitted, or waits for its next attempt{late}."
         case "dead":
-            return f"The batch became a dead letter{attempt}."
+            return "The batch became a dead letter."
     return "Nothing is known about a batch of this conversation or id."
 
 

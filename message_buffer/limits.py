@@ -35,8 +35,8 @@ MIN_RETRY_MS = 1 * SECOND_MS
 MAX_RETRY_MS = 60 * SECOND_MS
 # A batch that is emitted later than this after its due time is late.
 LATE_MS = 1 * SECOND_MS
-# A batch waits for its claim, its run, its earlier attempts and its emission. One of these four takes at least a quarter of
-# the delay, and `bufferctl why` names it.
+# A batch waits for its claim, its run, its earlier attempts and its emission. `bufferctl why` names those of these four
+# parts that took at least a quarter of the delay.
 LATE_PARTS = 4
 
 # -- rules ---------------------------------------------------------------------------------------------------

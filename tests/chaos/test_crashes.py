@@ -59,11 +59,9 @@ def test_the_conversation_processor_killed_before_put_events(
     say(talks, 1)
     arrivals = judge(talks, within_ms=HEALED_MS)
     second = next(arrival.batch for arrival in arrivals if arrival.batch["attempt"] >= 2)
-    why = explain(facts_of(stage), stage.admin.ask, str(second["batchId"]))
+    why = explain(stage.facts, stage.admin.ask, str(second["batchId"]))
     assert why["lateness"] in ("late", "very_late"), why
-    assert "Attempt 1 logged no result, so its run died: Worker process died." in [
-        each["text"] for each in why["causes"]
-    ]
+    assert any("logged no result, so its run died: Worker process died" in each["text"] for each in why["causes"]), why
 
 
 @pytest.mark.case(5)

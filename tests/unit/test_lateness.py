@@ -199,11 +199,31 @@ def test_what_waits_and_is_not_due_is_explained_by_its_rule_alone() -> None:
     assert "on hold" in found["due"]
 
 
+def test_a_failed_attempt_is_named_before_the_batch_is_emitted() -> None:
+    failed = said("conversation_processor", 10, "emit failed", WARNING, conversation=NAME, batch=BATCH, attempt=1,
+                  retry_in_ms=900, reason="the bus")  # fmt: skip
+    found = why([failed], count=0, batch={"batchId": BATCH, "attempt": 1, "count": 1}, dueAt=DUE_MS + 61_000)
+    assert (found["state"], found["dueAt"], kinds(found)) == ("in_flight", None, ["emit_failed"])
+
+
 def test_what_waits_too_long_is_explained_by_its_shard() -> None:
     overdue: Json = {"count": 1, "dueAt": DUE_MS, "rule": "silenceMs", "appliedWaitMs": 5_000, "state": "pending"}
     refused = said("watchdog", 20_000, "processor could not be started", WARNING, shard=0, reason="Throttled")
     found = why([refused], **overdue)
     assert (kinds(found), found["lateness"]) == (["no_processor"], "very_late")
+
+
+def test_a_dead_letter_is_found_by_its_conversation_and_its_redrive_is_not_taken_for_a_slow_run() -> None:
+    letter = said("conversation_processor", 9_000, "dead letter", WARNING, conversation=NAME, batch=BATCH, attempt=9,
+                  reason="attempts exhausted")  # fmt: skip
+    assert why([letter])["state"] == "dead"
+    redriven = why([letter, emitted(50_000, 10), taken(8_900, 8_800, 9)])
+    assert (redriven["lateness"], {"dead_letter", "slow_emit"} & {*kinds(redriven)}) == ("very_late", {"dead_letter"})
+
+
+def test_a_run_that_was_slow_after_it_had_taken_the_batch_is_named() -> None:
+    assert kinds(why([emitted(4_000), taken(300, 10)])) == ["slow_emit"]
+    assert kinds(why([emitted(4_000)])) == ["slow_emit"]
 
 
 def test_an_earlier_batch_does_not_explain_a_later_one() -> None:

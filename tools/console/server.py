@@ -71,8 +71,8 @@ class Operate(_Wish):
 
 
 class Why(_Wish):
-    conversation: str | None = Field(default=None, min_length=1, max_length=1_024)
-    batch_id: str | None = Field(default=None, min_length=1, max_length=1_024, alias="batchId")
+    conversation: str = Field(default="", max_length=1_024)
+    batch_id: str = Field(default="", max_length=1_024, alias="batchId")
 
 
 class Search(_Wish):
@@ -183,22 +183,18 @@ class _Answers:
 
     def why(self, wish: Why) -> Json:
         """Return why a batch is late, or what waits in a conversation or its newest batch. It reads the logs."""
-        event = self._parts.history.batch(wish.batch_id) if wish.batch_id else None
-        if (name := wish.batch_id or wish.conversation) is None:
-            raise Failed("Name a conversation or a batch.")
+        name, event = wish.batch_id or wish.conversation, self._parts.history.batch(wish.batch_id)
         with self._parts.place.errors():
             return explain(self._parts.place.facts, self._parts.stage.ask, name, event=event)
 
     def search(self, wish: Search) -> Json:
         """Return the conversations whose ids contain the text: open ones, then those of the history, newest first."""
-        text = wish.text.strip().lower()
+        exact, text = wish.text.strip(), wish.text.strip().lower()
         newest = self._parts.history.with_text(text)
-        found: dict[str, Json] = {}
-        if text.count("/") == CONVERSATION_SLASHES:
+        found = {row["conversation"]: row for row in self._parts.polls.open_with(text)}
+        if exact.count("/") == CONVERSATION_SLASHES and exact not in found:
             with suppress(Failed):
-                found[wish.text.strip()] = self._parts.stage.ask("conversation.show", conversation=wish.text.strip())
-        for row in self._parts.polls.open_with(text):
-            found.setdefault(row["conversation"], row)
+                found = {exact: self._parts.stage.ask("conversation.show", conversation=exact)} | found
         rows = [
             {key: found.get(name, {}).get(key) for key in ("state", "lane", "count", "dueAt")}
             | {"conversation": name, "lastAt": newest.get(name)}
