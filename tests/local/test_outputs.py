@@ -52,6 +52,7 @@ def test_the_api_is_reached_through_the_emulators_own_address_and_by_platforms_t
 
 def test_kept_secrets_stay_as_an_operator_wrote_them_and_sign_by_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     aws = MagicMock()
+    aws.get_function_configuration.return_value = {"Environment": {"Variables": {"SETTINGS": "{}"}}}
     monkeypatch.setattr(sessions, "emulator_client", lambda service, **_: aws)
     kept = {"generic": ["new", "old"], "whatsapp": {"secret": "s", "verifyToken": "t"}, "custom/shop": "of a door"}
     outputs = deployment.read_back(

@@ -390,6 +390,7 @@ CHANGES: dict[str, Json] = {
     "conversation.forget": {"conversation": NAME},
     "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
     "rules.delete": {"scope": "tenant:default"},
+    "rules.undo": {"scope": "tenant:default"},
 }
 QUESTIONS: dict[str, Json] = {
     "status": {},
