@@ -33,10 +33,12 @@ def change(
     """Set the secret of a platform, which is asked for or read from standard input. The other secrets stay."""
     if verify_token and (account or add):
         raise Misused("A platform has only one verify token: leave --account and --add out.")
-    stage, secrets = _read(ctx, platform)
+    _read(ctx, platform, account)
     name = f"account {account} of {platform}" if account else platform
     if not (value := _given(f"{'Verify token' if verify_token else 'Secret'} of {name}: ")):
         raise Misused("There is no secret on standard input.")
+    # Read them again, because another operator may have changed them while this one typed.
+    stage, secrets = _read(ctx, platform, account)
     entry = secrets[platform] = _described(secrets.get(platform))
     if account:
         accounts = entry.setdefault("accounts", {})
@@ -54,7 +56,7 @@ def change(
 @app.command()
 def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
     """Count the secrets of a platform. Say which of them is the text on standard input, if there is one."""
-    described = _described(_read(ctx, platform)[1].get(platform))
+    described = _described(_read(ctx, platform, account)[1].get(platform))
     entries = {"secret": _texts(described), "verifyToken": _texts({"secret": described.get("verifyToken")})}
     entries |= {f"account {name}": _texts(_described(own)) for name, own in described.get("accounts", {}).items()}
     given = b"" if sys.stdin.isatty() else _given("").encode()
@@ -70,8 +72,8 @@ def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
         raise FoundProblems("The text on standard input is none of these secrets.")
 
 
-def _read(ctx: Ctx, platform: str) -> tuple[StageClient, Json]:
-    """Return the stage and its secrets. Raise Misused if there is no such platform."""
+def _read(ctx: Ctx, platform: str, account: str | None) -> tuple[StageClient, Json]:
+    """Return the stage and its secrets. Raise Misused if there is no such platform, or if the account is empty."""
     # The library would make every other command slow.
     from message_buffer.errors import InvalidInput  # noqa: PLC0415
     from message_buffer.rules.doors import is_door_name  # noqa: PLC0415
@@ -84,6 +86,8 @@ def _read(ctx: Ctx, platform: str) -> tuple[StageClient, Json]:
         raise Misused(f"{error}.") from error
     if slash if kind != "custom" else not is_door_name(door):
         raise Misused("Name a platform, or a door as custom/<door>.")
+    if account == "":  # an empty variable of a shell would otherwise change the secret of the platform
+        raise Misused("The account is empty.")
     stage = ctx.obj.find()
     found = stage.client("secretsmanager").get_secret_value(SecretId=stage.webhook_secret_id())["SecretString"]
     try:
@@ -97,7 +101,10 @@ def _read(ctx: Ctx, platform: str) -> tuple[StageClient, Json]:
 
 def _given(question: str) -> str:
     """Return the text that the operator types unseen, or that standard input has."""
-    value = getpass(question) if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
+    try:
+        value = getpass(question) if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise Misused("A secret is text in UTF-8.") from error
     if value != value.strip() or not value.isprintable():
         raise Misused("A secret is one line, without a space before or after it.")
     return value
@@ -105,7 +112,9 @@ def _given(question: str) -> str:
 
 def _described(entry: Any) -> Json:
     """Return the long form of an entry, whose short form is a secret or a list of secrets."""
-    return entry if isinstance(entry, dict) else {"secret": entry or []}
+    described: Json = entry if isinstance(entry, dict) else {"secret": entry or []}
+    # Ingest ignores accounts in any other form.
+    return described if isinstance(described.get("accounts", {}), dict) else described | {"accounts": {}}
 
 
 def _texts(described: Json) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bufferctl.commands import secret
@@ -28,7 +28,8 @@ DESCRIBED = ENTRIES | st.fixed_dictionaries(
     {},
     optional={
         "secret": ENTRIES, "verifyToken": SECRETS,
-        "accounts": st.dictionaries(st.sampled_from(ACCOUNTS), ENTRIES | st.fixed_dictionaries({"secret": ENTRIES})),
+        "accounts": ENTRIES
+        | st.dictionaries(st.sampled_from(ACCOUNTS), ENTRIES | st.fixed_dictionaries({"secret": ENTRIES})),
     },
 )  # fmt: skip
 STORED = st.dictionaries(st.sampled_from(PLATFORMS), DESCRIBED)
@@ -57,7 +58,13 @@ def piped(text: str, *arguments: str) -> int:
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(STORED, st.sampled_from(PLATFORMS), st.none() | st.sampled_from(ACCOUNTS), st.booleans())
+@given(
+    stored=STORED,
+    platform=st.sampled_from(PLATFORMS),
+    account=st.none() | st.sampled_from(ACCOUNTS),
+    is_added=st.booleans(),
+)
+@example(stored={"whatsapp": {"accounts": ["odd"]}}, platform="whatsapp", account="111", is_added=False)
 def test_one_entry_is_set_and_every_other_stays(
     aws: FakeAws, stored: Json, platform: str, account: str | None, is_added: bool
 ) -> None:
@@ -135,6 +142,8 @@ def test_a_check_counts_the_secrets_and_says_which_is_the_given_one(
         (["set", "custom"], "s", 2, "custom/<door>"),
         (["set", "custom/A b"], "s", 2, "custom/<door>"),
         (["set", "whatsapp/111"], "s", 2, "custom/<door>"),
+        (["set", "whatsapp", "--account", ""], "s", 2, "account is empty"),
+        (["check", "whatsapp", "--account", ""], "s", 2, "account is empty"),
         (["set", "whatsapp"], "\n", 2, "There is no secret"),
         (["set", "whatsapp"], "s \n", 2, "one line"),
         (["set", "whatsapp"], "two\nlines", 2, "one line"),
@@ -150,6 +159,26 @@ def test_what_is_wrong_changes_nothing(
     assert piped(value, *arguments) == code
     assert message in capsys.readouterr().err
     assert aws.secrets == OF_ALL
+
+
+def test_a_text_that_is_not_utf_8_is_no_secret(aws: FakeAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"s3cret\xff"), encoding="utf-8"))
+    before = dict(aws.secrets)
+    assert (run("secret", "set", "generic"), aws.secrets) == (2, before)
+
+
+def test_what_changes_while_the_operator_types_stays(aws: FakeAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    aws.secrets = {"generic": "leaked"}
+
+    def typed(_question: str) -> str:
+        aws.secrets = {"generic": "new"}
+        return "typed"
+
+    monkeypatch.setattr(secret, "getpass", typed)
+    assert run("secret", "set", "twilio") == 0
+    assert aws.secrets == {"generic": "new", "twilio": {"secret": "typed"}}
 
 
 def test_a_secret_that_is_no_object_is_not_replaced(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
