@@ -134,9 +134,8 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no typ
         base = self.visit(node["children"][0], value)
         if not isinstance(base, list):
             return None
-        parts = [each if isinstance(each, list) else [each] for each in base]
-        self._charge(sum(1 + len(part) for part in parts))
-        return [each for part in parts for each in part]
+        self._charge(len(base) + sum(len(each) if isinstance(each, list) else 1 for each in base))
+        return [part for each in base for part in (each if isinstance(each, list) else [each])]
 
     def _charge_for(self, value: Any) -> None:
         """Charge for all of a value, however deep it is."""

@@ -126,6 +126,9 @@ def read_door(name: str, given: Any) -> Door:
     """Return the door that a mapping describes. Raise InvalidRules."""
     if not is_door_name(name):
         raise InvalidRules("A door's name has at most 31 lower-case letters, digits and single hyphens.")
-    if len(json.dumps(given).encode()) > MAX_DOOR_BYTES:
-        raise InvalidRules(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
-    return Door(name, Mapping.model_validate(given))
+    try:
+        if len(json.dumps(given).encode()) > MAX_DOOR_BYTES:
+            raise InvalidRules(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
+        return Door(name, Mapping.model_validate(given))
+    except RecursionError as error:
+        raise InvalidRules("A door's mapping is nested too deeply.") from error

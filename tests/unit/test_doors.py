@@ -5,6 +5,7 @@ import copy
 import hmac
 import json
 import re
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,15 @@ def test_no_mapping_breaks_its_reader(mapping: Any) -> None:
         read_door("shop", mapping)
 
 
+@pytest.mark.parametrize("field", ["text", "types", "attachments", "x"])
+def test_a_mapping_that_is_nested_too_deeply_is_refused(field: str) -> None:
+    deep: Any = []
+    for _ in range(2_000):
+        deep = [deep]
+    with pytest.raises(InvalidRules):
+        read_door("shop", SMALL | {field: deep})
+
+
 # -- hostile expressions ---------------------------------------------------------------------------
 
 
@@ -443,6 +453,16 @@ def test_an_expression_that_grows_what_it_reads_is_stopped(expression: str) -> N
     body = {"many": [[number] for number in range(20_000)], "text": "x" * 1_000_000}
     with pytest.raises(TooManySteps):
         CountedInterpreter(body).visit(compile_expression(expression), {"body": body, "item": body})
+
+
+def test_a_list_that_is_too_long_for_the_steps_is_not_copied() -> None:
+    body = {"many": [0] * 1_000_000}
+    tracemalloc.start()
+    with pytest.raises(TooManySteps):
+        Interpreter().visit(compile_expression("body.many[].a"), {"body": body})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 @pytest.mark.parametrize("expression", ["body.a == body.b", "body.a != body.b", "contains([body.a], body.b)"])
