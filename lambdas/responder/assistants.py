@@ -24,6 +24,7 @@ FINAL_BEDROCK_ERRORS = (
 )
 # An AI's service may return any text as the status; a log line contains at most this much of it.
 MAX_LOGGED_STATUS_CHARACTERS = 20
+MAX_TOKENS = 10**9
 FUNCTION_REQUEST_VERSION = 1
 
 
@@ -122,7 +123,7 @@ class Bedrock:
         text = "".join(block.get("text", "") for block in blocks).strip()
         usage = response.get("usage", {})
         used = {block["toolUse"]["name"]: block["toolUse"]["input"] for block in blocks if "toolUse" in block}
-        tokens = usage.get("inputTokens", 0), usage.get("outputTokens", 0)
+        tokens = usage.get("inputTokens"), usage.get("outputTokens")
         return reply_of(text, response.get("stopReason"), used, tokens)
 
 
@@ -171,7 +172,7 @@ class OpenAi(CompatibleService):
         text = "".join(part["text"] for part in parts).strip()
         usage = response.get("usage") or {}
         used = {item["name"]: arguments_of(item["arguments"]) for item in output if item.get("type") == "function_call"}
-        tokens = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+        tokens = usage.get("input_tokens"), usage.get("output_tokens")
         return reply_of(text, response.get("status"), used, tokens)
 
 
@@ -202,18 +203,21 @@ class YourFunction:
         return reply_of(text.strip() if isinstance(text, str) else "", response.get("reason"), used)
 
 
-def arguments_of(written: Any) -> Any:
+def arguments_of(written: Any) -> Json:
     """Return the arguments of a tool, which services write as JSON in a text, and some as an object."""
     try:
-        return written if isinstance(written, dict) else json.loads(written)
-    except (ValueError, TypeError):
-        return {}  # the model was cut off, but what it wants to do is known
+        found = written if isinstance(written, dict) else json.loads(written)
+    except (ValueError, TypeError, RecursionError):
+        found = None  # the model was cut off, but what it wants to do is known
+    return found if isinstance(found, dict) else {}
 
 
-def reply_of(text: str, status: object, used: Mapping[str, Any], tokens: tuple[int, int] = (0, 0)) -> Reply:
+def reply_of(text: str, status: object, used: Mapping[str, Any], tokens: tuple[Any, Any] = (0, 0)) -> Reply:
     """Return the reply. Raise CallRefused if it has neither a text nor a tool of ours."""
+    # Services may send anything as a number of tokens, and the table would refuse the whole reply with it.
+    given, returned = (each if type(each) is int and 0 <= each <= MAX_TOKENS else 0 for each in tokens)
     known = [tool for tool in TOOLS.values() if isinstance(used.get(tool.name), dict)]
     tools = {tool.name: str(used[tool.name].get(tool.argument) or "") for tool in known}
     if not text and not tools:
         raise CallRefused(f"the assistant returned no text: {str(status)[:MAX_LOGGED_STATUS_CHARACTERS]}")
-    return Reply(text, *tokens, tools)
+    return Reply(text, given, returned, tools)

@@ -33,7 +33,7 @@ class ChatCompletions(CompatibleService):
         message, usage = choice.get("message") or {}, response.get("usage") or {}
         called = [call["function"] for call in message.get("tool_calls") or ()]
         used = {function["name"]: arguments_of(function["arguments"]) for function in called}
-        tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
         status = "refusal" if message.get("refusal") else choice.get("finish_reason")
         return reply_of(_text_of(message.get("content")), status, used, tokens)
 

@@ -89,6 +89,6 @@ def _object_of(status: int, content: bytes) -> Json:
         raise (PlaceNotFound if status == NOT_FOUND else CallRefused)(f"status {status}")
     try:
         parsed = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     return parsed if isinstance(parsed, dict) else {}

@@ -549,11 +549,31 @@ def test_a_model_uses_tools_with_or_without_a_text(
     assert assistant(name).answer(OFFERED) == Reply(text, 30, 5, tools)
 
 
-@pytest.mark.parametrize("name", ["openai", "chat-completions"])
-def test_a_call_that_was_cut_off_hands_the_conversation_off_all_the_same(
-    name: str, server: WebServer, assistant: Callable[[str], Assistant]
+@pytest.mark.parametrize("odd", ["5", 1.5, -1, 10**40, True, None, [1]])
+def test_an_odd_number_of_tokens_does_not_stop_a_reply(
+    odd: Any, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
-    server.answer = (200, with_tools(name, "", hand_off='{"reason": "a re'))
+    """The table would refuse it, some kinds only after the reply was sent."""
+    server.answer = (200, CHAT_ANSWER | {"usage": {"prompt_tokens": odd, "completion_tokens": 5}})
+    assert assistant("chat-completions").answer(PROMPT) == Reply("It left today.", 0, 5)
+    server.answer = (200, OPENAI_ANSWER | {"usage": {"input_tokens": 30, "output_tokens": odd}})
+    assert assistant("openai").answer(PROMPT) == Reply("It left today.", 30, 0)
+
+
+def test_an_answer_that_is_nested_too_deeply_is_no_answer(
+    server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, b"[" * 100_000)
+    with pytest.raises(CallRefused, match="returned no text"):
+        assistant("chat-completions").answer(PROMPT)
+
+
+@pytest.mark.parametrize("name", ["openai", "chat-completions"])
+@pytest.mark.parametrize("written", ['{"reason": "a re', "null", "[]", "[" * 100_000])
+def test_a_call_that_was_cut_off_hands_the_conversation_off_all_the_same(
+    written: str, name: str, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, with_tools(name, "", hand_off=written))
     assert assistant(name).answer(OFFERED).tools == {"hand_off": ""}
 
 
