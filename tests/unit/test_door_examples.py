@@ -37,6 +37,23 @@ def test_a_person_has_one_conversation_by_number_and_by_lid_and_a_private_chat_i
             assert (each.author if isinstance(each, Deleted) else each.message.author) == person
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_ignored"),
+    [
+        ("Auto-Submitted", "auto-replied", True),
+        ("auto-submitted", "auto-generated (vacation)", True),
+        ("Auto-submitted", "No", False),
+        ("Precedence", "bulk", True),
+        ("Subject", "auto-replied", False),
+    ],
+)
+def test_a_mail_that_nobody_wrote_is_not_answered(name: str, value: str, is_ignored: bool) -> None:
+    """Otherwise two machines could write to each other without end. The case of a header's name means nothing."""
+    mail = json.loads((ROOT / "tests/fixtures/doors/postmark/new_mail.json").read_text())
+    mail["Headers"].append({"Name": name, "Value": value})
+    assert (read(EXAMPLES["postmark"], mail).updates == []) is is_ignored
+
+
 def test_door_try_checks_a_proof_as_ingest_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
