@@ -13,7 +13,7 @@ from .network import NetworkStack
 from .operability import BufferOperability, ResponderOperability
 from .permissions import grant_cache
 from .responder import ResponderStack
-from .settings_and_defaults import StageConfig, stage_tags
+from .settings_and_defaults import StageConfig
 from .stack import StageStack
 from .valkey_lane import valkey_settings
 
@@ -24,8 +24,6 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     A stage with the DynamoDB lane alone has neither network nor cache. The local stage has none either, because its
     Valkey is a process on the same machine. A stage whose cache has a public endpoint has no network.
     """
-    for key, value in stage_tags(config).items():
-        cdk.Tags.of(scope).add(key, value)
     network = NetworkStack(scope, config) if config.has_network else None
     cache = CacheStack(scope, config, network.cache_placement if network else None) if config.has_cache else None
     buffer = BufferStack(

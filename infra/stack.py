@@ -3,7 +3,7 @@
 import aws_cdk as cdk
 from constructs import Construct
 
-from .settings_and_defaults import StageConfig
+from .settings_and_defaults import StageConfig, stage_tags
 
 
 class StageStack(cdk.Stack):
@@ -19,3 +19,5 @@ class StageStack(cdk.Stack):
             synthesizer=cdk.CliCredentialsStackSynthesizer() if config.is_local else None,
             termination_protection=config.termination_protection,
         )
+        for key, value in stage_tags(config).items():
+            cdk.Tags.of(self).add(key, value)

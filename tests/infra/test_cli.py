@@ -137,6 +137,19 @@ def test_any_cdk_runs_the_app_by_the_python_of_the_clone(clone: Path) -> None:
     assert ended.stdout.strip() == f"run by {python.relative_to(clone)}" or ended.stdout.strip() == f"run by {python}"
 
 
+def test_the_cdk_of_this_project_refuses_to_run_in_another(tmp_path: Path) -> None:
+    (tmp_path / "cdk.json").write_text("{}")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(ROOT / "infra" / "cdk.sh"), *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert "This cdk runs only this project's app" in run("list").stderr
+    assert run("--app", "x", "--version").returncode == 0
+    (tmp_path / "cdk.json").unlink()
+    assert run("--version").returncode == 0
+
+
 @pytest.mark.parametrize("module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m bufferctl", "-m tools.local"])
 def test_a_python_without_the_dependencies_is_told_in_one_sentence(module: str) -> None:
     ended = subprocess.run(

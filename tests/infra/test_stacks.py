@@ -135,6 +135,19 @@ def test_a_functions_own_code_may_not_touch_the_network(stage: str, synthesize: 
         assert deny["Condition"] == {"Null": {"lambda:SourceFunctionArn": "false"}}
 
 
+def test_the_stages_tags_are_on_its_resources_and_not_on_those_of_another_stack_of_the_app(
+    composed: Callable[..., cdk.App],
+) -> None:
+    app = composed("dev")
+    theirs = cdk.Stack(app, "Theirs")
+    cdk.aws_sqs.CfnQueue(theirs, "Queue")
+    assert "Tags" not in str(Template.from_stack(theirs).to_json())
+    tags = [{"Key": "product", "Value": "message-buffer"}, {"Key": "stage", "Value": "dev"}]
+    (ours,) = [stack for stack in app.node.children if stack.node.id.endswith("-Buffer")]
+    assert isinstance(ours, cdk.Stack)
+    assert all(each["Tags"] == tags for each in _resources(Template.from_stack(ours), "AWS::SQS::Queue"))
+
+
 def test_the_watchdog_comes_twice_a_minute(synthesize: Callable[..., Stacks]) -> None:
     buffer = synthesize("prod")["Buffer"]
     (rule,) = [each for each in _resources(buffer, "AWS::Events::Rule") if len(each["Targets"]) == 2]
