@@ -101,7 +101,7 @@ class Ingest:
             door = request.door
             platform = PLATFORMS.get(name) if door is None else self._platform_of_door(name, door)
             if platform is None or (request.route == "typing" and not platform.reports_typing):
-                response = refuse(404, "There is no such platform.")
+                response = refuse(404, f"There is no such {'door' if door and name == 'custom' else 'platform'}.")
             else:
                 name = platform.name
                 response = self._answer(platform, request)
@@ -109,7 +109,7 @@ class Ingest:
             self._unauthenticated.count("Unauthentic")
             # The query may contain a secret.
             checked = {"url": request.webhook.url.partition("?")[0]} if platform and platform.signs_url else {}
-            self._unauthenticated.warn("signature refused", platform=name, reason=str(error), **checked)
+            self._unauthenticated.warn("signature refused", platform=name, reason=error.reason, **checked)
             response = refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             response = self._refuse_after(error, name)
