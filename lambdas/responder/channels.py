@@ -60,10 +60,11 @@ def split(text: str, max_characters: int) -> list[str]:
     return [*parts, rest]
 
 
-def require_credential(credentials: Credentials, name: str) -> str:
-    if not credentials.get(name):
-        raise CallRefused(f"the responder's secret has no {name} for this account")
-    return credentials[name]
+def require_credential(credentials: Credentials, path: str) -> str:
+    """Return a service's key. `path` names both, such as `openai.apiKey`. Raise CallRefused if there is none."""
+    if not (key := credentials.get(path.rpartition(".")[2])):
+        raise CallRefused(f"the responder's secret has no {path}, nor one for this account or tenant")
+    return key
 
 
 def _id_in(response: Any, *path: str | int) -> str:
@@ -110,7 +111,7 @@ class WhatsAppChannel(MetaChannel):
     """Sends through the WhatsApp Cloud API. The account is the phone number id."""
 
     max_part_characters = 4_096
-    credential = "accessToken"
+    credential = "whatsapp.accessToken"
 
     def send(self, to: ConversationId, text: str) -> str:
         # WhatsApp replaces a hidden number with an id. Send that id unchanged, in the field for such ids.
@@ -127,7 +128,7 @@ class MessengerChannel(MetaChannel):
     """Sends through Messenger's Send API. The account is the page."""
 
     max_part_characters = 2_000
-    credential = "pageToken"
+    credential = "messenger.pageToken"
 
     def send(self, to: ConversationId, text: str) -> str:
         message = {"recipient": {"id": to.user}, "messaging_type": "RESPONSE", "message": {"text": text}}
@@ -144,7 +145,7 @@ class TelegramChannel:
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = TELEGRAM_URL) -> None:
         self._http = http
-        self._url = f"{url}/bot{require_credential(credentials, 'botToken')}"
+        self._url = f"{url}/bot{require_credential(credentials, 'telegram.botToken')}"
 
     def send(self, to: ConversationId, text: str) -> str:
         return _id_in(self._post("sendMessage", to, {"text": text}), "result", "message_id")
@@ -169,8 +170,8 @@ class TwilioChannel:
         self, http: Http, credentials: Credentials, *, url: str = TWILIO_URL, typing_url: str = TWILIO_TYPING_URL
     ) -> None:
         self._http = http
-        self._sid = require_credential(credentials, "accountSid")
-        self._token = require_credential(credentials, "authToken")
+        self._sid = require_credential(credentials, "twilio.accountSid")
+        self._token = require_credential(credentials, "twilio.authToken")
         # Twilio reports failed deliveries to this address.
         callback = credentials.get("statusCallback")
         self._reports = {"StatusCallback": callback} if callback else {}

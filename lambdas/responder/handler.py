@@ -71,7 +71,7 @@ def _assistant(options: ResponderOptions, credentials: CredentialStore, tenant: 
         case "bedrock":
             return Bedrock()
         case "openai" | "chat-completions":
-            api_key = require_credential(credentials.of("openai", tenant=tenant), "apiKey")
+            api_key = require_credential(credentials.of("openai", tenant=tenant), "openai.apiKey")
             service = OpenAi if options.assistant == "openai" else ChatCompletions
             return service(_http(), url=options.assistant_url, api_key=api_key)
         case "echo":

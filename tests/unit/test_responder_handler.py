@@ -13,7 +13,7 @@ from lambdas.responder import handler as module
 from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.dead_letters import MAX_REASON_CHARACTERS
-from lambdas.responder.errors import CallBusy, MalformedEvent
+from lambdas.responder.errors import CallBusy, CallRefused, MalformedEvent
 from lambdas.responder.forgetting import MAX_OLDER_TURNS_IN_AN_ANSWER
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, BufferClient, check_gate
 from lambdas.responder.history import (
@@ -328,6 +328,10 @@ def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() ->
     assert of("generic") is of("custom") is fake
     assert of("telegram", channel="fake") is fake
     assert of("instagram") is None
+    with pytest.raises(CallRefused, match=r"has no twilio\.accountSid"):
+        of("twilio")
+    with pytest.raises(CallRefused, match=r"has no openai\.apiKey"):
+        module._assistant(OPTIONS._replace(assistant="openai"), credentials, "acme")
 
 
 # -- what is not logged ----------------------------------------------------------------------------
