@@ -66,7 +66,9 @@ def read_json(text: str, *, what: str) -> Any:
     try:
         return json.loads(sys.stdin.read() if text == "-" else text)
     except (ValueError, RecursionError) as error:
-        raise Misused(f"The {what} are not JSON: {error}.") from error
+        pair = re.fullmatch(r"(\w+)=(\d+)", text)
+        hint = f""" Write '{{"{pair[1]}": {pair[2]}}}'.""" if pair else ""
+        raise Misused(f"The {what} are not JSON: {error}.{hint}") from error
 
 
 def duration_ms(text: str) -> int:

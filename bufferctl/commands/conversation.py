@@ -90,6 +90,8 @@ def cancel(ctx: Ctx, conversation: Conversation, *, yes: Yes = False) -> Shown:
         text = f"Dropped {counted(result['dropped'], 'waiting message')} and {result['frozen']} of a frozen batch."
     if result["leaving"]:
         text += " That batch was just being sent, and may still be published once."
+    if "heldUntil" in result:
+        text += f" The hold until {clock_time(result['heldUntil'])} remains; `conversation resume` ends it."
     return result, text
 
 
@@ -156,7 +158,7 @@ def history(
     """Show the status of a conversation, and the turns that the responder remembers, with ids, times and tokens."""
     result = ctx.obj.find().ask_responder("history", conversation=conversation, texts=messages, limit=older)
     if not any(result.values()):
-        return result, "The responder remembers nothing of this conversation."
+        return result, "No turn is finished. If a reply is tried again, `bufferctl doctor` says why."
     summary = {name: value for name, value in result.items() if name != "turns"}
     return result, Pairs(summary), *map(Pairs, result["turns"])
 

@@ -107,6 +107,9 @@ def _fields(value: Any, name: str = "") -> dict[str, str]:
 def _changed(result: Json, before: Any, after: Any) -> Shown:
     lines = differences(before or {}, after or {})
     sentence = f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}"
+    if longer_ms := result.get("typingInferenceMs"):
+        seconds = f"{longer_ms / 1_000:g} s"
+        sentence += f"\nFragments within {seconds} of each other still wait {seconds} (`typingInferenceMs`)."
     return {**result, "differences": lines}, "\n".join([*(lines or ["No rule is different."]), sentence])
 
 

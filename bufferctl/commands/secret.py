@@ -49,8 +49,10 @@ def change(
         SecretId=stage.webhook_secret_id(), SecretString=json.dumps(secrets)
     )
     what = "a new verify token" if verify_token else counted(len(_texts(entry)), "secret")
-    soon = f"in force within {SECRET_LIFE_MS // 1_000} s, or at a refused webhook"
-    return {"platform": platform, "account": account, "has": what}, f"Now {name} has {what}, {soon}."
+    shown = f"Now {name} has {what}, in force within {SECRET_LIFE_MS // 1_000} s, or at a refused webhook."
+    if door := platform.partition("/")[2]:
+        shown += f"\nA door without a mapping answers 404; `bufferctl rules set door:{door}` gives it one."
+    return {"platform": platform, "account": account, "has": what}, shown
 
 
 @app.command()

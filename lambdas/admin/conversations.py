@@ -156,9 +156,10 @@ class Conversations:
     def cancel(self, request: r.OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        If Valkey's response was lost, the call was repeated, and the counts of dropped messages are null.
+        If Valkey's response was lost, the call was repeated, and the counts of dropped messages are null. Holds stay.
         """
         name = _name(request)
+        ends = [end for lane in self._lanes if (end := lane.peek_conversation(name).held_until_ms)]
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
             outcome = o.cancelled_in_both(outcome, other)
@@ -173,7 +174,8 @@ class Conversations:
                 f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."
             ) from error
         published = json.loads(detail)
-        return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
+        counts = {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
+        return counts | ({"heldUntil": max(ends)} if ends else {})
 
     def hold(self, request: r.HoldConversation) -> Json:
         """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.

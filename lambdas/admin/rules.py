@@ -91,11 +91,12 @@ class RulesAdmin:
         others = [each for each in self._table.read_all() if each.scope != scope]
         if scope.startswith(DOOR) and sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
             raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
-        self._check(scope, [*others, StoredRules(scope, request.rules, 0, "", None)])
+        stored = [*others, StoredRules(scope, request.rules, 0, "", None)]
+        self._check(scope, stored)
         version = self._table.put(
             scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         )
-        return {"version": version, "open": self._retime(scope)}
+        return {"version": version, "open": self._retime(scope), **self._longer_wait(scope, stored)}
 
     def delete(self, request: DeleteRules) -> Json:
         # Do not check the form of the scope, so that an item which was written into the table by hand can be deleted.
@@ -157,6 +158,13 @@ class RulesAdmin:
             for skipped in resolve_rules(beneath, platform).skipped:
                 if skipped.layer == scope:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
+
+    def _longer_wait(self, scope: str, stored: Sequence[StoredRules]) -> Json:
+        """Return the `typingInferenceMs` beneath if it is longer than the scope's own `silenceMs`, else no field."""
+        if "silenceMs" not in (own := stored[-1].rules) or "typingInferenceMs" in own:
+            return {}
+        rules = self._book(stored).for_conversation(_example_of(scope), _agent_in(scope)).rules
+        return {"typingInferenceMs": rules.timing.typing_ms} if rules.timing.typing_ms else {}
 
     def _retime(self, scope: str) -> Json:
         """Retime the open buffers in the scope. Return the counts, `complete` (all were checked) and any `problem`."""

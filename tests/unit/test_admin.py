@@ -527,6 +527,12 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(desk: Desk) -> None:
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
 
 
+def test_a_cancel_under_a_hold_says_how_long_that_remains(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1")
+    until_ms = desk.result("conversation.hold", conversation=NAME, holdMs=60_000)["heldUntil"]
+    assert desk.result("conversation.cancel", conversation=NAME)["heldUntil"] == until_ms
+
+
 def test_a_cancel_names_the_agent_of_the_account(desk: Desk) -> None:
     desk.result("rules.set", scope="account:generic/shop", rules={"tenant": "default", "agent": "sales"})
     desk.result("conversation.cancel", conversation=NAME)
@@ -821,6 +827,17 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
     assert waits_of("default") == [(2_000, "silenceMs"), second, *more]
     assert waits_of("pairs") == [(30_000, "minMessages"), second] + [(30_000, "minMessages")] * 3
     assert waits_of("great") == [(0, "vipSilenceMs")] * 5
+
+
+def test_a_silence_below_a_lower_layers_typing_time_is_told_that_time(desk: Desk) -> None:
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 3_000, "typingInferenceMs": 8_000})
+
+    def told(rules: Json, scope: str = "agent:acme/bot") -> Any:
+        return desk.result("rules.set", scope=scope, rules=rules).get("typingInferenceMs")
+
+    assert told({"silenceMs": 2_000}) == told({"silenceMs": 2_000}, f"conversation:{NAME}") == 8_000
+    assert told({"silenceMs": 9_000}) is told({"maxMessages": 9}) is None
+    assert told({"silenceMs": 2_000, "typingInferenceMs": 4_000}) is None
 
 
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(desk: Desk) -> None:

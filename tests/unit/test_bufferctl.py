@@ -238,6 +238,9 @@ def test_rules_come_from_an_argument_or_from_standard_input(
     for rules in ("{silenceMs: 5}", "[" * 100_000):
         assert run("rules", "set", "stage", rules) == 2
     assert len(aws.asked) == count
+    capsys.readouterr()
+    assert run("rules", "set", "stage", "silenceMs=3000") == 2
+    assert capsys.readouterr().err.endswith("""Write '{"silenceMs": 3000}'.\n""")
 
 
 RULES_SET = {"version": 7, "open": {"looked": 3, "retimed": 2, "complete": True}}
@@ -271,6 +274,14 @@ def test_rules_are_merged_and_the_difference_is_shown(
     assert run("rules", "set", scope, json.dumps(given_rules), *options) == 0
     assert aws.asked[-1] == {"operation": "rules.set", "scope": scope, "rules": expected, "expectedVersion": 6}
     assert capsys.readouterr().out.splitlines() == [*shown, SENTENCE]
+
+
+def test_a_silence_below_the_wait_after_a_short_gap_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("rules.get", {"scope": "stage", "rules": {}, "version": 6})
+    aws.answer("rules.set", RULES_SET | {"typingInferenceMs": 8_000})
+    assert run("rules", "set", "stage", '{"silenceMs": 2000}') == 0
+    waits = "Fragments within 8 s of each other still wait 8 s (`typingInferenceMs`)."
+    assert capsys.readouterr().out.splitlines() == ["+ silenceMs: 2000", SENTENCE, waits]
 
 
 def test_rules_that_changed_meanwhile_are_merged_once_more(aws: FakeAws) -> None:
@@ -532,6 +543,12 @@ def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
     aws.answer("conversation.cancel", {"generation": None, "dropped": None, "frozen": None, "leaving": None})
     assert run("conversation", "cancel", NAME, "--yes") == 0
     assert "None" not in capsys.readouterr().out
+
+
+def test_a_cancel_names_the_hold_that_remains(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("conversation.cancel", {"dropped": 1, "frozen": 0, "leaving": False, "heldUntil": NOON_MS})
+    assert run("conversation", "cancel", NAME, "--yes") == 0
+    assert "The hold until Tue 14 Nov 22:13:20 remains; `conversation resume` ends it." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,13 @@ def test_at_a_terminal_the_secret_is_asked_for_and_not_shown(
     assert "typed" not in "".join(capsys.readouterr())
 
 
+def test_the_secret_of_a_door_is_set_with_a_hint_at_its_mapping(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert piped("s3cret", "set", "custom/shop") == piped("s3cret", "set", "generic") == 0
+    assert capsys.readouterr().out.count("A door without a mapping") == 1
+
+
 OF_ALL = {
     "whatsapp": {"secret": ["app-new", "app-old"], "verifyToken": "token", "accounts": {"111": "own", "222": []}},
     "generic": "s3cret",
