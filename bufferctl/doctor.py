@@ -1,5 +1,6 @@
 """Implements `bufferctl doctor`, which prints what is wrong with a stage, worst first, and changes nothing."""
 
+import re
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable
@@ -35,7 +36,8 @@ def examine(facts: StageFacts, *, done: Callable[[], None] = lambda: None) -> Re
     unread: dict[str, str] = {}
     for name, diagnosis in DIAGNOSES.items():
         try:
-            findings += diagnosis(facts)
+            # If a diagnosis fails, keep what it found before.
+            findings += (_for_local(each) if facts.is_local else each for each in diagnosis(facts))
         except (Unreadable, BotoCoreError, ClientError) as error:
             if needs_sign_in(error):
                 raise
@@ -54,6 +56,10 @@ def doctor(account: Account, given: Namespace) -> None:
         raise Unreachable("Nothing could be read, so nothing is known about this stage.")
     if bad := [each for each in found.findings if each.severity < Severity.ADVICE]:
         raise FoundProblems(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
+
+
+def _for_local(finding: Finding) -> Finding:
+    return finding._replace(do=re.sub("`(aws logs tail|warnings|logs) [^`]*`", "`make logs`", finding.do))
 
 
 def shown(found: Report) -> Json:

@@ -316,6 +316,13 @@ def test_a_finding_of_a_symptom_has_the_advice_of_the_runbook(aws: Aws, monkeypa
     assert "](" not in finding.do
 
 
+def test_the_local_stages_logs_are_read_by_make(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    advice = Severity.ADVICE, "", 'Run `aws logs tail "$(output A)" --since 1h`, `warnings Ingest`, then `make up`.'
+    monkeypatch.setattr("bufferctl.doctor.DIAGNOSES", {"one": lambda _: [diagnoses.Finding(*advice)]})
+    (finding,) = examine(StageFacts("local", aws.client)).findings
+    assert finding.do == "Run `make logs`, `make logs`, then `make up`."
+
+
 @pytest.mark.parametrize("error", [NoCredentialsError(), SSOTokenLoadError(error_msg="it has expired")])
 def test_without_credentials_doctor_says_only_how_to_sign_in(error: Exception) -> None:
     def client(_: str) -> Any:
