@@ -143,7 +143,7 @@ up: $(READY) ## start the local stage and deploy onto it; again: deploy what cha
 
 down: ## stop the local stage
 	$(NEEDS_VENV)
-	@$(BIN)/python -m tools.local down
+	@$(BIN)/python -m tools.local down $(ARGS)
 
 status: ## is the local stage up, and where
 	$(NEEDS_VENV)

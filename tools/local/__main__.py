@@ -151,7 +151,8 @@ def _down(stage: Stage) -> None:
     finally:
         stopped = stage.down(Progress())
     back = f", and {counted(rules, 'rule')}, which `make up ARGS=--with-rules` sets again" if rules else ""
-    dropped = f" Dropped {waiting}{back}. The next `make up` has the same port and webhook secrets." if waiting else ""
+    later = "The next `make up` has the same port and webhook secrets, but no keys of a responder."
+    dropped = f" Dropped {waiting}{back}. {later}" if waiting else ""
     print(f"Stopped {counted(stopped, 'process')}.{dropped}")
 
 
