@@ -181,7 +181,7 @@ destroy: $(READY) ## remove a stage from AWS, after saying what goes and what st
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
 
-bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour, some of it on a local stage
+bench: $(READY) ## measure everything beside the others, on a quiet machine, some of it on a local stage
 	@for each in ingest live growth lateness crashes pollers document; do \
 	  $(BIN)/python -m tools.bench.$$each || exit 1; done
 
