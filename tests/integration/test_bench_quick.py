@@ -16,6 +16,7 @@ SMALLEST = {
     "live": "live.lateness(live.BullMqSystem, rate=20, seconds=0.2, delay_ms=0)",
     "growth": "growth.measure([7_000], rounds=1, seed=1)",
     "pollers": "pollers.main()",
+    "hanging": "hanging.p99(names=hanging.APART, hanging_seconds=1, seconds=0.5)",
 }
 NEEDS_BULLMQ = ("ingest", "live")
 
