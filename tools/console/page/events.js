@@ -29,7 +29,7 @@ export function WhyLate({ wish, children }) {
   };
   return html`<div class="causes"><button onClick=${look}>${children}</button>
     <div role="status">${found && html`<p><b>${found.problem ?? found.summary}</b> ${found.due}</p>
-      <ol>${found.causes?.map((cause, place) => html`<li key=${place} class=${cause.kind === "unknown" ? "soft" : ""}>${inCode(cause.text)}
+      <ol>${found.causes?.map((cause, place) => html`<li key=${place} class=${cause.from.length ? "" : "soft"}>${inCode(cause.text)}
         ${cause.from.length > 0 && html`<small>Read from ${inCode(cause.from.join("; "))}.</small>`}</li>`)}</ol>`}</div></div>`;
 }
 
