@@ -24,7 +24,6 @@ Expression: TypeAlias = Annotated[Json, PlainValidator(compile_expression), Fiel
 _Header = Annotated[
     str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="the name of a header"), AfterValidator(str.lower)
 ]
-_TimeFormat = Literal["seconds", "milliseconds", "iso"]
 _Word = Annotated[str, Field(min_length=1)]
 # Type of a proof -> the fields that it needs, and those that it may have.
 _FIELDS_OF_PROOFS: Json = {
@@ -67,7 +66,6 @@ class Values(CheckedModel):
     id: Expression | None = None
     author: Expression | None = None
     time: Expression | None = None
-    time_format: _TimeFormat | None = Field(default=None, description="seconds, milliseconds or iso")
 
 
 class Content(Values):
@@ -94,7 +92,6 @@ class Mapping(Content):
     proof: Proof = Field(description='an object, such as {"type": "basic"}')
     conversation: Expression
     id: Expression
-    time_format: _TimeFormat = Field(default="seconds", description="seconds, milliseconds or iso")
     items: Expression | None = None
     """Gives the list of the items. If it is None, the body is the item."""
     ignore: Expression | None = None
