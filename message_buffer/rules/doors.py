@@ -59,36 +59,30 @@ class Proof(CheckedModel):
 
 
 class Values(CheckedModel):
-    """The expressions for the values of one kind of item."""
+    """The expressions for the values of an item."""
 
     account: Expression | None = None
     conversation: Expression | None = None
     id: Expression | None = None
     author: Expression | None = None
-    time: Expression | None = None
-
-
-class Content(Values):
+    author_name: Expression | None = None
     text: Expression | None = None
     type: Expression | None = None
-    author_name: Expression | None = None
+    time: Expression | None = None
     reply_to: Expression | None = None
 
 
-class Deletion(Values):
+class Change(Values):
+    """The condition for an edit or a deletion, and the values that differ from a message's."""
+
     when: Expression
 
 
-class Edit(Content):
-    when: Expression
-
-
-class Reaction(Values):
-    when: Expression
+class Reaction(Change):
     emoji: Expression
 
 
-class Mapping(Content):
+class Mapping(Values):
     proof: Proof = Field(description='an object, such as {"type": "basic"}')
     conversation: Expression
     id: Expression
@@ -101,8 +95,8 @@ class Mapping(Content):
     types: dict[str, _Word] = Field(default={}, description='an object of names, such as {"chat": "text"}')
     """The product's name for a message's or an attachment's type -> our name. Other names stay as they are."""
     attachments: list[Expression] = Field(default=[], description="a list of JMESPath expressions")
-    deleted: Deletion | None = Field(default=None, description="an object with when")
-    edited: Edit | None = Field(default=None, description="an object with when")
+    deleted: Change | None = Field(default=None, description="an object with when")
+    edited: Change | None = Field(default=None, description="an object with when")
     reaction: Reaction | None = Field(default=None, description="an object with when and emoji")
     unreadable: Literal["refuse", "ignore"] = Field(default="refuse", description="refuse or ignore")
     """If an item cannot be read, refuse the whole body, or ignore only this item."""

@@ -331,7 +331,7 @@ def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> No
         ({"attachments": ["item.a", 3]}, "attachments.1: use a JMESPath expression"),
         ({"attachments": "item.a"}, "attachments: got 'item.a'; use a list of JMESPath expressions"),
         ({"types": {"a": ""}}, "types.a: got ''; use "),
-        ({"deleted": {"when": "item.d", "text": "item.t"}}, "deleted.text: unknown field; use one of"),
+        ({"deleted": {"when": "item.d", "emoji": "item.t"}}, "deleted.emoji: unknown field; use one of"),
         ({"edited": {"when": "item["}}, "edited.when: is not a JMESPath expression: "),
         ({"reaction": {"when": "item.r"}}, "reaction.emoji: is missing; use a JMESPath expression"),
     ],

@@ -236,10 +236,7 @@ class Stage:
             return None
 
     def _kept(self) -> dict[str, Any]:
-        try:
-            return dict(**json.loads(self._kept_file.read_text()))
-        except (FileNotFoundError, TypeError, ValueError):
-            return {}
+        return dict(json.loads(self._kept_file.read_text())) if self._kept_file.exists() else {}
 
     def _clear(self, progress: Progress) -> None:
         if self._record.exists():
