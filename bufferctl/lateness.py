@@ -5,19 +5,18 @@ It never guesses. A cause needs a log line that proves it, and whatever else too
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from bufferctl.errors import Failed
 from bufferctl.facts import LogLine, StageFacts, Unreadable
-from bufferctl.formatting import Tone, moment
-from bufferctl.reasons import due_at_ms, waiting_part, why, why_due, why_left
+from bufferctl.formatting import moment
+from bufferctl.reasons import waiting_part, why, why_due
 from message_buffer.json_object import Json
 from message_buffer.limits import DAY_MS, LATE_MS, LATE_PARTS, MINUTE_MS
 
 VERY_LATE_MS = 10 * LATE_MS
-TONES: Mapping[str | None, Tone] = {None: "plain", "on_time": "good", "late": "warning", "very_late": "bad"}
 # The functions whose lines name a conversation.
 ROLES = ("conversation_processor", "dynamodb_processor", "processor", "watchdog")
 # The log lines that prove a cause, each with the cause's sentence. First those that name the conversation.
@@ -59,12 +58,10 @@ Ask = Callable[..., Json]
 class Cause(NamedTuple):
     text: str
     lines: list[LogLine]
-    """The proofs."""
 
 
 UNKNOWN = Cause("No log line says what took the time.", [])
 UNCLAIMED = Cause("It was not claimed in time, and no log line says why.", [])
-MISSING = Cause("The logs lack lines of that time: new ones are late, old ones deleted, or log_level hides them.", [])
 
 
 def grade(late_ms: int | None) -> str | None:
@@ -74,12 +71,12 @@ def grade(late_ms: int | None) -> str | None:
     return "on_time" if late_ms <= LATE_MS else "late" if late_ms <= VERY_LATE_MS else "very_late"
 
 
-def explain(facts: StageFacts, ask: Ask, name: str, *, event: Json | None = None) -> Json:
+def explain(facts: StageFacts, ask: Ask, name: str) -> Json:
     """Return why a batch, or what waits in a conversation, is late. `name` is the id of either.
 
-    `ask` asks the admin function. `event` is the batch's event, if the caller has kept it.
+    `ask` asks the admin function.
     """
-    case = _Case(facts, ask, name, event)
+    case = _Case(facts, ask, name)
     causes = sorted(case.causes(), key=lambda cause: cause.lines[0].at_ms if cause.lines else facts.now_ms)
     shown = [
         {
@@ -95,18 +92,14 @@ def explain(facts: StageFacts, ask: Ask, name: str, *, event: Json | None = None
 class _Case:
     """One batch, or the messages that wait, with what is known about it."""
 
-    def __init__(self, facts: StageFacts, ask: Ask, name: str, event: Json | None) -> None:
+    def __init__(self, facts: StageFacts, ask: Ask, name: str) -> None:
         self._facts, self._ask = facts, ask
         self._lines: list[LogLine] = []
-        event = event or {"conversationId" if "/" in name else "batchId": name}
-        self.known: Json = {
-            "batchId": event.get("batchId"), "conversation": event.get("conversationId"),
-            "attempt": event.get("attempt"), "dueAt": due_at_ms(event), "emittedAt": event.get("bufferedAt"),
-            "due": (why_left(event) or {}).get("text"), "state": "emitted" if "bufferedAt" in event else "unknown",
-        }  # fmt: skip
-        at = IN_A_BATCH_ID.search(self.known["batchId"] or "")
+        self.known: Json = dict.fromkeys(("batchId", "conversation", "attempt", "dueAt", "emittedAt", "due"))
+        self.known |= {"conversation" if "/" in name else "batchId": name, "state": "unknown"}
+        at = IN_A_BATCH_ID.search(name)
         self._since_ms = int(at[1]) if at else facts.now_ms - DAY_MS
-        if not self.known["batchId"]:
+        if self.known["conversation"]:
             self._ask_state()
         if self.known["state"] != "waiting" or self.late_ms:
             self._read()
@@ -152,7 +145,7 @@ class _Case:
                 "state": "emitted", "emittedAt": line.at_ms, "attempt": fields["attempt"],
                 "due": why(fields["rule"], fields["applied_wait_ms"], was_emitted=True)["text"],
             }  # fmt: skip
-        elif fields["message"] == "dead letter" and known["state"] != "emitted":
+        elif fields["message"] == "dead letter":
             known["state"] = "dead"
 
     def _logged(self, name: str) -> str:
@@ -188,8 +181,6 @@ class _Case:
         found = [*self._of_the_parts(self.late_ms / LATE_PARTS), *_proven(self._lines)]
         if ran := self._said("emitted", "taken late"):
             found += self._deaths(ran[0].role)
-        elif self.known["state"] != "waiting":
-            found.append(MISSING)
         yield from found or [UNKNOWN]
 
     def _of_the_parts(self, part_ms: float) -> Iterator[Cause]:
@@ -272,7 +263,7 @@ def _proven(lines: list[LogLine]) -> list[Cause]:
 
 def _summary(known: Json, late_ms: int | None) -> str:
     if known["state"] not in SUMMARIES:
-        return "Nothing is known about a batch of this conversation or id."
+        return "No log line tells of a batch. New lines come late, old ones are deleted, and log_level may hide them."
     if known["state"] == "waiting" and not late_ms:
         return f"What waits is due at {moment(known['dueAt'])}, so it is not late."
     attempt = f" in attempt {known['attempt']}," if (known["attempt"] or 1) > 1 else ""

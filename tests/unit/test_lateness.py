@@ -14,10 +14,6 @@ DUE_MS = 1_795_181_225_000
 NAME, BATCH = "default/generic/shop/ada", f"0a1b-{DUE_MS - 5_000}-1"
 ROLES = ("ingest", "processor", "conversation_processor", "dynamodb_processor", "watchdog", "admin")
 CAMEL = {role: "".join(word.capitalize() for word in role.split("_")) for role in ROLES}
-EVENT: Json = {
-    "conversationId": NAME, "batchId": BATCH, "attempt": 1, "lane": "valkey", "bufferedAt": DUE_MS + 4_000,
-    "metadata": {"firstMessageAt": DUE_MS - 5_000, "waitMs": 5_000, "rule": "silenceMs", "appliedWaitMs": 5_000},
-}  # fmt: skip
 Line = tuple[str, int, Json | str]
 
 
@@ -73,14 +69,14 @@ class Account:
         return {"events": events}
 
 
-def why(lines: list[Line], *, event: Json | None = None, **state: Any) -> Json:
+def why(lines: list[Line], **state: Any) -> Json:
     def ask(operation: str, **fields: Any) -> Json:
         idle = {"shard": 0, "count": 0, "batch": None, "firstAt": None, "lastAt": DUE_MS - 5_000}
         return {"logged": fields["id"]} if operation == "id.look_up" else idle | state
 
     account = Account(lines)
     facts = StageFacts("prod", lambda _: account, clock=lambda: DUE_MS + 60_000)
-    return explain(facts, ask, NAME, event=event)
+    return explain(facts, ask, NAME)
 
 
 def texts(found: Json) -> str:
@@ -166,12 +162,9 @@ def test_what_no_line_proves_is_unknown(lines: list[Line]) -> None:
 
 def test_missing_lines_are_said_to_be_missing() -> None:
     """Do not conclude from missing lines that a run died, or that nothing happened."""
-    failed = said("conversation_processor", 10, "emit failed", WARNING, conversation=NAME, batch=BATCH, attempt=1,
-                  retry_in_ms=900, reason="the bus")  # fmt: skip
-    found = why([failed], event=EVENT | {"attempt": 3})
-    assert found["lateness"] == "late"
-    assert ["wait 0.9 s: the bus" in found["causes"][0]["text"], len(found["causes"])] == [True, 2]
-    assert "The logs lack lines of that time" in found["causes"][-1]["text"]
+    found = why([])
+    assert (found["state"], found["lateness"], found["causes"]) == ("unknown", None, [])
+    assert "old ones are deleted" in found["summary"]
 
 
 def test_what_waits_and_is_not_due_is_explained_by_its_rule_alone() -> None:

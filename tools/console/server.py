@@ -71,8 +71,7 @@ class Operate(_Wish):
 
 
 class Why(_Wish):
-    conversation: str = Field(default="", max_length=1_024)
-    batch_id: str = Field(default="", max_length=1_024, alias="batchId")
+    id: str = Id
 
 
 class Search(_Wish):
@@ -183,9 +182,8 @@ class _Answers:
 
     def why(self, wish: Why) -> Json:
         """Return why a batch is late, or what waits in a conversation or its newest batch. It reads the logs."""
-        name, event = wish.batch_id or wish.conversation, self._parts.history.batch(wish.batch_id)
         with self._parts.place.errors():
-            return explain(self._parts.place.facts, self._parts.stage.ask, name, event=event)
+            return explain(self._parts.place.facts, self._parts.stage.ask, wish.id)
 
     def search(self, wish: Search) -> Json:
         """Return the conversations whose ids contain the text: open ones, then those of the history, newest first."""
