@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from bufferctl.errors import Failed
 from bufferctl.facts import LogLine, StageFacts, Unreadable
@@ -53,15 +52,10 @@ SUMMARIES = {
     "dead": "The batch became a dead letter",
 }
 Ask = Callable[..., Json]
-
-
-class Cause(NamedTuple):
-    text: str
-    lines: list[LogLine]
-
-
-UNKNOWN = Cause("No log line says what took the time.", [])
-UNCLAIMED = Cause("It was not claimed in time, and no log line says why.", [])
+# A sentence, and the lines that prove it.
+Cause = tuple[str, list[LogLine]]
+UNKNOWN: Cause = ("No log line says what took the time.", [])
+UNCLAIMED: Cause = ("It was not claimed in time, and no log line says why.", [])
 
 
 def grade(late_ms: int | None) -> str | None:
@@ -77,7 +71,7 @@ def explain(facts: StageFacts, ask: Ask, name: str) -> Json:
     `ask` asks the admin function.
     """
     case = _Case(facts, ask, name)
-    causes = sorted(case.causes(), key=lambda cause: cause.lines[0].at_ms if cause.lines else facts.now_ms)
+    causes = sorted(case.causes(), key=lambda cause: cause[1][0].at_ms if cause[1] else facts.now_ms)
     shown = [
         {
             "text": text, "at": lines[0].at_ms if lines else None,
@@ -194,7 +188,7 @@ class _Case:
             claimed_late_ms, claimed_at_ms = first["claimed_late_ms"], begin_ms + first["claimed_late_ms"]
             if first["waited_for_slot"]:
                 text = f"No slot was free when it was due, so it was claimed {_seconds(claimed_late_ms)} later."
-                yield Cause(text, taken[:1])
+                yield text, taken[:1]
             elif claimed_late_ms >= part_ms:
                 yield from self._before_the_claim(claimed_at_ms)
             if taken[0].at_ms - claimed_at_ms >= part_ms:
@@ -230,7 +224,7 @@ class _Case:
             if init and report.stream == line.stream and report.at_ms >= line.at_ms:
                 text += f"; its instance was new and took {_seconds(float(init[1]))} to start"
                 proofs.append(report)
-        return Cause(f"{text}.", proofs)
+        return f"{text}.", proofs
 
     def _deaths(self, role: str) -> list[Cause]:
         """Return that runs of earlier attempts died, if they logged no result."""
@@ -245,20 +239,19 @@ class _Case:
         ]
         which = "Attempt 1" if earlier == 1 else f"{died} of the {earlier} earlier attempts"
         how = ", ".join(sorted({_quoted(line).rstrip(".") for line in found})) or "no line says how"
-        return [Cause(f"{which} logged no result, so its run died: {how}.", found)]
+        return [(f"{which} logged no result, so its run died: {how}.", found)]
 
 
 def _proven(lines: list[LogLine]) -> list[Cause]:
     """Return the causes that these lines prove. Lines with the same sentence prove one cause."""
-    found: dict[str, Cause] = {}
+    found: dict[str, list[LogLine]] = {}
     for line in lines:
         if sentence := (OF_CONVERSATION | OF_SHARD).get(line.fields["message"]):
             pause = line.fields.get("retry_in_ms") or line.fields.get("away_ms", 0)
             reason = str(line.fields.get("reason") or line.fields.get("error")).rstrip(".")
             more = {"pause": _seconds(pause), "reason": reason, "role": _role(line)}
-            text = sentence.format(**line.fields | more)
-            found.setdefault(text, Cause(text, [])).lines.append(line)
-    return [*found.values()]
+            found.setdefault(sentence.format(**line.fields | more), []).append(line)
+    return [*found.items()]
 
 
 def _summary(known: Json, late_ms: int | None) -> str:

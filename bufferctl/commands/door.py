@@ -48,8 +48,6 @@ def try_mapping(
     from message_buffer.rules.doors import is_door_name, read_door  # noqa: PLC0415
 
     name = name or (mapping.stem if is_door_name(mapping.stem) else DEFAULT_NAME)
-    if not is_door_name(name):
-        raise Misused("A door's name has at most 31 lower-case letters, digits and single hyphens.")
     described, received = _json_of(mapping), _json_of(body)
     try:
         door = read_door(name, described)
@@ -87,7 +85,7 @@ def _checked(door: "Door", body: bytes, headers: Sequence[str], secret: str, *, 
 
 def _shown(item: "DoorItem", *, leave_out: bool) -> Mapping[str, Any]:
     from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
-    from message_buffer.rules.door_reading import require_room  # noqa: PLC0415
+    from message_buffer.messages.message import encode  # noqa: PLC0415
 
     try:
         read = item.read()
@@ -97,7 +95,7 @@ def _shown(item: "DoorItem", *, leave_out: bool) -> Mapping[str, Any]:
         conversation = str(fields.pop("conversation"))
         if message := fields.pop("message", None):
             # Refuse a message that is too large, as ingest does.
-            require_room(message)
+            encode(message)
             fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:
         if leave_out:

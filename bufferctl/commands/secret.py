@@ -82,18 +82,17 @@ def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
 def _read(ctx: Ctx, platform: str) -> tuple[StageClient, str]:
     """Return the stage and its secrets as JSON. Raise Misused if there is no such platform."""
     from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
-    from message_buffer.rules.doors import is_door_name  # noqa: PLC0415
     from message_buffer.rules.rules_and_defaults import check_platform_names  # noqa: PLC0415
 
-    kind, slash, door = platform.partition("/")
+    kind, _, door = platform.partition("/")
     try:
         check_platform_names([kind])
     except InvalidInput as error:
         raise Misused(f"{error}.") from error
-    if slash if kind != "custom" else not is_door_name(door):
+    if bool(door) != (kind == "custom"):
         raise Misused("Name a platform, or a door as custom/<door>.")
     stage = ctx.obj.find()
-    return stage, stage.client("secretsmanager").get_secret_value(SecretId=stage.webhook_secret_id())["SecretString"]
+    return stage, stage.webhook_secrets()
 
 
 def _given(question: str) -> str:

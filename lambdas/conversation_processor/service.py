@@ -96,10 +96,7 @@ class ConversationProcessor:
         self._lane.warm_up("take_batch", "complete_batch")
 
     def process(self, conversation: str, time: TimeLeft, *, claim: Json | None = None) -> None:
-        """Emit and complete the conversation's batch, or put it back for another attempt.
-
-        `claim` has what the processor knows about its claim of the conversation.
-        """
+        """Emit and complete the conversation's batch, or put it back for another attempt. `claim`: see the handler."""
         token = uuid4().hex
         taken = self._lane.take_batch(conversation, token)
         if not isinstance(taken, BatchTaken):

@@ -16,7 +16,7 @@ from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import MAX_ATTACHMENTS, Message, MessageId, Text, encode, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, MessageId, Text, profile_of
 from message_buffer.messages.wire_form import camel_case, mend_id
 from message_buffer.rules.door_expressions import Interpreter
 from message_buffer.rules.doors import Door
@@ -57,10 +57,6 @@ _OF_AN_ATTACHMENT: Mapping[str, TypeAdapter[Any]] = {
 }  # fmt: skip
 
 
-class Unfit(InvalidInput):
-    """Raised if a body does not fit the mapping. The error's text begins with the mapping's field."""
-
-
 class Sent(NamedTuple):
     """A new message."""
 
@@ -71,23 +67,18 @@ class Sent(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
-    """Return the items of a body. Raise Unfit if `items` gives something else than a list, or too long a list."""
+    """Return the items of a body. Raise InvalidInput if `items` gives no list, or too long a list."""
     interpreter, expression = Interpreter(), door.mapping.items
     found = interpreter.visit(expression, {"body": body, "item": body}) if expression else [body]
     # A body without a list has no items: products also send other notifications to this address.
     items = found if interpreter.is_true(found) else []
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
-        raise Unfit(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
+        raise InvalidInput(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
     where = "item {}: " if expression else ""
     return [
         DoorItem(door, interpreter, {"body": body, "item": item}, where.format(number), received_at_ms)
         for number, item in enumerate(items)
     ]
-
-
-def require_room(message: Message) -> None:
-    """Raise InvalidInput if the message is too large to be stored."""
-    encode(message)
 
 
 @dataclass
@@ -141,7 +132,7 @@ class DoorItem:
         try:
             encode_conversation(str(conversation))
         except InvalidId as error:
-            raise Unfit(f"{self.where}conversation: {error}.") from error
+            raise InvalidInput(f"{self.where}conversation: {error}.") from error
         return conversation
 
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
@@ -172,14 +163,14 @@ class DoorItem:
         return self.door.mapping.types.get(kind, kind) if kind else None
 
     def _attachments(self) -> list[Json]:
-        """Return the attachments. Raise Unfit if there are too many."""
+        """Return the attachments. Raise InvalidInput if there are too many."""
         attachments: list[Json] = []
         for number, expression in enumerate(self._fields["attachments"]):
             where = f"attachments.{number}"
             found = self.interpreter.visit(expression, self.given)
             parts = found if isinstance(found, list) else [found] if self.interpreter.is_true(found) else []
             if len(attachments) + len(parts) > MAX_ATTACHMENTS:
-                raise Unfit(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
+                raise InvalidInput(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
             attachments += (self._attachment(part, where) for part in parts if self._is_attachment(part, where))
         return attachments
 
@@ -202,7 +193,7 @@ class DoorItem:
     def _required(self, name: str) -> Any:
         found = self._value(name, must_fit=True)
         if found is None:
-            raise Unfit(f"{self.where}{name} is missing.")
+            raise InvalidInput(f"{self.where}{name} is missing.")
         return found
 
     def _value(self, name: str, *, must_fit: bool = False) -> Any:
@@ -214,13 +205,13 @@ class DoorItem:
     def _read(self, value: Any, legal: TypeAdapter[Any], name: str, *, must_fit: bool = False) -> Any:
         """Return a value in its type. Null, false and an empty text are no value.
 
-        If the value is invalid, raise Unfit if it must fit. Otherwise note it as left out, and return None.
+        If the value is invalid, raise InvalidInput if it must fit. Otherwise note it as left out, and return None.
         """
         try:
             return None if value is None or value is False or value == "" else legal.validate_python(value)
         except ValidationError as error:
             problem = f"{self.where}{camel_case(name)}: {error.errors()[0]['msg']}."
             if must_fit:
-                raise Unfit(problem) from error
+                raise InvalidInput(problem) from error
             self.left_out.append(problem)
             return None
