@@ -85,7 +85,7 @@ def _checked(door: "Door", body: bytes, headers: Sequence[str], secret: str, *, 
 
 def _shown(item: "DoorItem", *, leave_out: bool) -> Mapping[str, Any]:
     from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
-    from message_buffer.messages.message import encode  # noqa: PLC0415
+    from message_buffer.rules.door_reading import require_room  # noqa: PLC0415
 
     try:
         read = item.read()
@@ -95,7 +95,7 @@ def _shown(item: "DoorItem", *, leave_out: bool) -> Mapping[str, Any]:
         conversation = str(fields.pop("conversation"))
         if message := fields.pop("message", None):
             # Refuse a message that is too large, as ingest does.
-            encode(message)
+            require_room(message)
             fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:
         if leave_out:

@@ -16,7 +16,7 @@ from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import MAX_ATTACHMENTS, Message, MessageId, Text, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, MessageId, Text, encode, profile_of
 from message_buffer.messages.wire_form import camel_case, mend_id
 from message_buffer.rules.door_expressions import Interpreter
 from message_buffer.rules.doors import Door
@@ -79,6 +79,11 @@ def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
         DoorItem(door, interpreter, {"body": body, "item": item}, where.format(number), received_at_ms)
         for number, item in enumerate(items)
     ]
+
+
+def require_room(message: Message) -> None:
+    """Raise InvalidInput if the message is too large to be stored."""
+    encode(message)
 
 
 @dataclass

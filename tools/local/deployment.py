@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from bufferctl import sessions
 from infra import cli
 from infra.settings_and_defaults import LOCAL_API_ID, Role
-from lambdas.ingest.webhook_secrets import parse
 from tools.local import emulator, processes
 from tools.local.errors import LocalError
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
@@ -137,15 +136,17 @@ def read_back(
     # The emulator's events name neither the tunnel nor the path under which the emulator serves the API.
     called = f"{address or endpoint_url}{urlsplit(api_endpoint).path}"
     change_settings("ingest", address=called)
-    webhook_secrets = json.dumps({**_new_secrets(), **kept_secrets})
-    client("secretsmanager").put_secret_value(SecretId=deployed["WebhookSecretId"], SecretString=webhook_secrets)
+    webhook_secrets = {**_new_secrets(), **kept_secrets}
+    client("secretsmanager").put_secret_value(
+        SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(webhook_secrets)
+    )
     return Outputs(
         ApiEndpoint=api_endpoint,
         EventBusName=deployed["EventBusName"],
         AwsEndpointUrl=endpoint_url,
         Region=region,
         ValkeyUrl=valkey_url,
-        WebhookSecrets={name: found.secrets[0] for name, found in parse(webhook_secrets).items() if found.secrets},
+        WebhookSecrets={name: secret for name in PLATFORMS if (secret := _first_secret(webhook_secrets[name]))},
         Functions=functions,
         LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in roles},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
@@ -174,6 +175,11 @@ def _new_secrets() -> dict[str, Any]:
     """Return secrets in the form that ingest reads. On Meta's platforms the secret is also the verify token."""
     made = {platform: secrets.token_hex(16) for platform in PLATFORMS}
     return {**made, **{name: {"secret": made[name], "verifyToken": made[name]} for name in META}}
+
+
+def _first_secret(described: Any) -> str | None:
+    found = described.get("secret") if isinstance(described, dict) else described
+    return found[0] if isinstance(found, list) and found else found or None
 
 
 def _camel(role: str) -> str:
