@@ -34,7 +34,6 @@ def change(
     if verify_token and (account or add):
         raise Misused("A platform has only one verify token: leave --account and --add out.")
     # The library would make every other command slow.
-    from lambdas.ingest.platforms.base import object_of  # noqa: PLC0415
     from lambdas.ingest.webhook_secrets import described, secrets_of  # noqa: PLC0415
 
     _read(ctx, platform, account)
@@ -49,8 +48,9 @@ def change(
         raise Failed("The stage's secret is not a JSON object: put one there first.") from error
     entry = secrets[platform] = described(secrets.get(platform))
     if account:
-        # Ingest ignores accounts in any other form.
-        accounts = entry["accounts"] = object_of(entry.get("accounts"))
+        if not isinstance(entry.get("accounts"), dict):  # ingest ignores accounts in another form
+            entry["accounts"] = {}
+        accounts = entry["accounts"]
         entry = accounts[account] = described(accounts.get(account))
     others = [each for each in secrets_of(entry) if each != value]
     entry["verifyToken" if verify_token else "secret"] = [value, *others] if add else value
@@ -84,7 +84,7 @@ def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
 
 
 def _read(ctx: Ctx, platform: str, account: str | None) -> tuple[StageClient, str]:
-    """Return the stage and its secrets as JSON. Raise Misused if there is no such platform, or if the account is empty."""
+    """Return the stage and its secrets as JSON. Raise Misused if there is no such platform or account."""
     from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
     from message_buffer.rules.rules_and_defaults import check_platform_names  # noqa: PLC0415
 
