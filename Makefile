@@ -181,12 +181,12 @@ destroy: $(READY) ## remove a stage from AWS, after saying what goes and what st
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
 
-bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour, some of it on a local stage
-	@for each in ingest live growth cold lateness crashes pollers hanging document; do \
+bench: $(READY) ## measure everything beside the others, on a quiet machine, some of it on a local stage
+	@for each in ingest live growth lateness crashes pollers hanging document; do \
 	  $(BIN)/python -m tools.bench.$$each || exit 1; done
 
 bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing
-	@for each in ingest live growth cold pollers hanging; do $(BIN)/python -m tools.bench.$$each --quick || exit 1; done
+	@for each in ingest live growth pollers hanging; do $(BIN)/python -m tools.bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
 	@$(BIN)/bufferctl cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)

@@ -39,10 +39,6 @@ class NotFound(Failed):
     code = 4
 
 
-class Conflict(Failed):
-    """The rules have changed since they were read."""
-
-
 class FoundProblems(Failed):
     """The command has done its work, and found problems in the stage."""
 

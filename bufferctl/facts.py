@@ -144,10 +144,8 @@ class StageFacts:
         by_id = {each["Id"]: sum(each["Values"]) for each in response["MetricDataResults"]}
         return [by_id.get(f"m{place}", 0) for place in range(len(metrics))]
 
-    def log_lines(self, role: str, pattern: str, *, minutes: float, **narrower: Any) -> list[LogLine]:
+    def log_lines(self, role: str, pattern: str, *, minutes: float) -> list[LogLine]:
         """Return a function's log lines of the last `minutes` that match a pattern of CloudWatch, the newest last.
-
-        `narrower` has further arguments of FilterLogEvents.
 
         The emulator matches less exactly than CloudWatch, so the caller must filter again. Raise Unreadable if there
         are too many lines to read.
@@ -159,7 +157,6 @@ class StageFacts:
             "logGroupName": group,
             "startTime": int(self._clock() - minutes * 60_000),
             "filterPattern": pattern,
-            **narrower,
         }
         lines: list[LogLine] = []
         for _ in range(MAX_LOG_PAGES):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bufferctl import sessions
-from bufferctl.errors import Conflict, Failed, NotFound, Unreachable
+from bufferctl.errors import Failed, NotFound, Unreachable
 from lambdas.canary.webhook import generic_secret
 from message_buffer.json_object import Json
 
@@ -20,8 +20,8 @@ LOCAL_OUTPUTS = ROOT / ".local" / "outputs.json"
 # The region of a stage for which cdk.json names none; tests compare it with the settings of `infra`.
 DEFAULT_REGION = "us-east-1"
 
-# Error codes of the admin function and the responder that have an error of their own.
-ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable, "conflict": Conflict}
+# Error codes of the admin function and the responder that have an exit status of their own.
+ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable}
 
 Client = Callable[[str], Any]
 
@@ -59,10 +59,14 @@ class StageClient:
             raise Failed("This stage has no responder.")
         return self._ask(function, operation, fields)
 
+    def webhook_secrets(self) -> str:
+        """Return the secrets of all webhooks, as JSON."""
+        found = self.client("secretsmanager").get_secret_value(SecretId=self.webhook_secret_id())
+        return str(found["SecretString"])
+
     def webhook_secret(self) -> str:
         """Return the secret of the generic webhook."""
-        found = self.client("secretsmanager").get_secret_value(SecretId=self.webhook_secret_id())["SecretString"]
-        if (secret := generic_secret(found)) is None:
+        if (secret := generic_secret(self.webhook_secrets())) is None:
             raise Failed("This stage has no secret for the generic webhook.")
         return secret
 

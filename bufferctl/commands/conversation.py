@@ -59,15 +59,10 @@ def list_conversations(
 @app.command()
 def show(ctx: Ctx, conversation: Conversation, *, messages: Words = False) -> Any:
     """Show a conversation's state, times, generation, holds and batch."""
-    stage = ctx.obj.find()
-    result = stage.ask("conversation.show", conversation=conversation, messages=messages)
-    if not result.pop("known", True) and not (
-        stage.responder_function() and any(stage.ask_responder("history", conversation=conversation).values())
-    ):
-        raise NotFound(
-            f"The stage remembers nothing of {conversation}: it never was, it was forgotten, or it was idle for more "
-            f"than {REMEMBERED_MS // HOUR_MS} h."
-        )
+    result = ctx.obj.ask("conversation.show", conversation=conversation, messages=messages)
+    if not result.pop("known"):
+        idle_hours = REMEMBERED_MS // HOUR_MS
+        raise NotFound(f"The buffer has seen nothing of {conversation} for {idle_hours} h, or has forgotten it.")
     return result
 
 

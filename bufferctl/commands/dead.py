@@ -25,8 +25,7 @@ def list_letters(
     if not result["letters"]:
         hidden = f" About {result['inQueue']} are hidden; try again in 90 s." if result["inQueue"] else ""
         return result, f"No dead letter is visible.{hidden}"
-    again = " docs/runbook.md#sending-replies-again says how to send them again." if replies else ""
-    return result, table(result["letters"]), f"In the queue: about {result['inQueue']}.{again}"
+    return result, table(result["letters"]), f"In the queue: about {result['inQueue']}."
 
 
 @app.command()

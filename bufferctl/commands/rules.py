@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bufferctl.errors import Conflict, NotFound
+from bufferctl.errors import NotFound
 from bufferctl.formatting import counted, listed
 from bufferctl.options import Conversation, Ctx, JsonText, Shown, read_json
 from message_buffer.json_object import Json
@@ -52,24 +52,15 @@ def change(
 ) -> Shown:
     """Add rules to those of a scope; null removes one. A door's mapping is replaced."""
     parsed, stage = read_json(rules, what="rules"), ctx.obj.find()
-
-    def attempt() -> Shown:
-        try:
-            found = stage.ask("rules.get", scope=scope)
-        except NotFound:
-            found = {"rules": {}, "version": 0}
-        before = found["rules"]
-        after = parsed if replace or scope.startswith("door:") else merge(before, parsed)
-        expected = found["version"] if expected_version is None else expected_version
-        result = stage.ask("rules.set", scope=scope, rules=after, expectedVersion=expected)
-        return _changed(result, before, after)
-
     try:
-        return attempt()
-    except Conflict:
-        if expected_version is not None:
-            raise
-        return attempt()  # somebody else has changed the rules meanwhile
+        found = stage.ask("rules.get", scope=scope)
+    except NotFound:
+        found = {"rules": {}, "version": 0}
+    before = found["rules"]
+    after = parsed if replace or scope.startswith("door:") else merge(before, parsed)
+    expected = found["version"] if expected_version is None else expected_version
+    result = stage.ask("rules.set", scope=scope, rules=after, expectedVersion=expected)
+    return _changed(result, before, after)
 
 
 @app.command()

@@ -4,7 +4,7 @@ import hmac
 import json
 import sys
 from getpass import getpass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,22 +33,31 @@ def change(
     """Set the secret of a platform, which is asked for or read from standard input. The other secrets stay."""
     if verify_token and (account or add):
         raise Misused("A platform has only one verify token: leave --account and --add out.")
+    # The library would make every other command slow.
+    from lambdas.ingest.webhook_secrets import described, secrets_of  # noqa: PLC0415
+
     _read(ctx, platform, account)
     name = f"account {account} of {platform}" if account else platform
     if not (value := _given(f"{'Verify token' if verify_token else 'Secret'} of {name}: ")):
         raise Misused("There is no secret on standard input.")
-    # Read them again, because another operator may have changed them while this one typed.
-    stage, secrets = _read(ctx, platform, account)
-    entry = secrets[platform] = _described(secrets.get(platform))
+    # Read the secrets after the question, because another operator may have changed them while this one typed.
+    stage, stored = _read(ctx, platform, account)
+    try:
+        secrets = dict(**json.loads(stored))
+    except (TypeError, ValueError) as error:
+        raise Failed("The stage's secret is not a JSON object: put one there first.") from error
+    entry = secrets[platform] = described(secrets.get(platform))
     if account:
-        accounts = entry.setdefault("accounts", {})
-        entry = accounts[account] = _described(accounts.get(account))
-    others = [each for each in _texts(entry) if each != value]
+        if not isinstance(entry.get("accounts"), dict):  # ingest ignores accounts in another form
+            entry["accounts"] = {}
+        accounts = entry["accounts"]
+        entry = accounts[account] = described(accounts.get(account))
+    others = [each for each in secrets_of(entry) if each != value]
     entry["verifyToken" if verify_token else "secret"] = [value, *others] if add else value
     stage.client("secretsmanager").put_secret_value(
         SecretId=stage.webhook_secret_id(), SecretString=json.dumps(secrets)
     )
-    what = "a new verify token" if verify_token else counted(len(_texts(entry)), "secret")
+    what = "a new verify token" if verify_token else counted(len(secrets_of(entry)), "secret")
     shown = f"Now {name} has {what}, in force within {SECRET_LIFE_MS // 1_000} s, or at a refused webhook."
     if door := platform.partition("/")[2]:
         shown += f"\nA door without a mapping answers 404; `bufferctl rules set door:{door}` gives it one."
@@ -58,14 +67,16 @@ def change(
 @app.command()
 def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
     """Count the secrets of a platform. Say which of them is the text on standard input, if there is one."""
-    described = _described(_read(ctx, platform, account)[1].get(platform))
-    entries = {"secret": _texts(described), "verifyToken": _texts({"secret": described.get("verifyToken")})}
-    entries |= {f"account {name}": _texts(_described(own)) for name, own in described.get("accounts", {}).items()}
+    from lambdas.ingest.webhook_secrets import NOBODY, parse  # noqa: PLC0415 - as above
+
+    found = parse(_read(ctx, platform, account)[1]).get(platform, NOBODY)
+    entries = {"secret": found.secrets, "verifyToken": (found.verify_token,) if found.verify_token else ()}
+    entries |= {f"account {name}": secrets for name, secrets in found.accounts.items()}
     given = b"" if sys.stdin.isatty() else _given("").encode()
     rows: list[Json] = []
     for name, secrets in entries.items():
         if secrets and (not account or name == f"account {account}"):
-            same = any(hmac.compare_digest(given, each.encode("utf-8", "replace")) for each in secrets)
+            same = any(hmac.compare_digest(given, each.encode()) for each in secrets)
             rows.append({"entry": name, "count": len(secrets)} | ({"same": same} if given else {}))
     if not rows:
         raise NotFound("This stage has no such secret.")
@@ -74,31 +85,22 @@ def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
         raise FoundProblems("The text on standard input is none of these secrets.")
 
 
-def _read(ctx: Ctx, platform: str, account: str | None) -> tuple[StageClient, Json]:
-    """Return the stage and its secrets. Raise Misused if there is no such platform, or if the account is empty."""
-    # The library would make every other command slow.
-    from message_buffer.errors import InvalidInput  # noqa: PLC0415
-    from message_buffer.rules.doors import is_door_name  # noqa: PLC0415
+def _read(ctx: Ctx, platform: str, account: str | None) -> tuple[StageClient, str]:
+    """Return the stage and its secrets as JSON. Raise Misused if there is no such platform or account."""
+    from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
     from message_buffer.rules.rules_and_defaults import check_platform_names  # noqa: PLC0415
 
-    kind, slash, door = platform.partition("/")
+    kind, _, door = platform.partition("/")
     try:
         check_platform_names([kind])
     except InvalidInput as error:
         raise Misused(f"{error}.") from error
-    if slash if kind != "custom" else not is_door_name(door):
+    if bool(door) != (kind == "custom"):
         raise Misused("Name a platform, or a door as custom/<door>.")
     if account == "":  # an empty variable of a shell would otherwise change the secret of the platform
         raise Misused("The account is empty.")
     stage = ctx.obj.find()
-    found = stage.client("secretsmanager").get_secret_value(SecretId=stage.webhook_secret_id())["SecretString"]
-    try:
-        secrets = json.loads(found)
-    except ValueError:
-        secrets = None
-    if not isinstance(secrets, dict):
-        raise Failed("The stage's secret is not a JSON object: put one there first (docs/runbook.md#webhook-secrets).")
-    return stage, secrets
+    return stage, stage.webhook_secrets()
 
 
 def _given(question: str) -> str:
@@ -110,17 +112,3 @@ def _given(question: str) -> str:
     if value != value.strip() or not value.isprintable():
         raise Misused("A secret is one line, without a space before or after it.")
     return value
-
-
-def _described(entry: Any) -> Json:
-    """Return the long form of an entry, whose short form is a secret or a list of secrets."""
-    described: Json = entry if isinstance(entry, dict) else {"secret": entry or []}
-    # Ingest ignores accounts in any other form.
-    return described if isinstance(described.get("accounts", {}), dict) else described | {"accounts": {}}
-
-
-def _texts(described: Json) -> list[str]:
-    """Return an entry's secrets, without what ingest ignores."""
-    secrets = described.get("secret")
-    listed = secrets if isinstance(secrets, list) else [secrets]
-    return [each for each in listed if isinstance(each, str) and each]

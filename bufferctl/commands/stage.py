@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bufferctl.errors import Failed, NotFound, Unreachable
-from bufferctl.formatting import Lines, TextLine, as_json, counted, moment, printable, second_of
+from bufferctl.formatting import as_json, counted, moment, printable, second_of
 from bufferctl.options import Ctx, Shown, checked_id, duration_ms
 from bufferctl.stage import ROOT, find_account
 from lambdas.canary.listening import LONG_POLL_SECONDS
@@ -144,20 +144,17 @@ def why(
 ) -> Shown:
     """Say why a batch, or what waits in a conversation, is late, and from which log lines that was read."""
     from bufferctl.facts import StageFacts  # noqa: PLC0415 - only this command needs it
-    from bufferctl.lateness import TONES, explain  # noqa: PLC0415
+    from bufferctl.lateness import explain  # noqa: PLC0415
 
     stage = ctx.obj.find()
     found = explain(StageFacts(ctx.obj.stage, stage.client), stage.ask, name)
     if found["state"] == "unknown":
-        raise NotFound(" ".join((found["summary"], *(each["text"] for each in found["causes"]))))
-    lines = [TextLine(found["summary"], TONES[found["lateness"]])]
-    lines += [TextLine(found["due"])] if found["due"] else []
+        raise NotFound(found["summary"])
+    lines = [found["summary"], *filter(None, [found["due"]])]
     for cause in found["causes"]:
         at = f"{moment(cause['at'])}  " if cause["at"] else ""
-        lines.append(
-            TextLine("\n".join((f"- {at}{cause['text']}", *(f"  read from {each}" for each in cause["from"]))))
-        )
-    return found, Lines(lines)
+        lines += [f"- {at}{cause['text']}", *(f"  read from {each}" for each in cause["from"])]
+    return found, "\n".join(lines)
 
 
 @app.command()

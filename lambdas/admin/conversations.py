@@ -122,7 +122,7 @@ class Conversations:
     def show(self, request: r.ShowConversation) -> Json:
         """Return the state in the first lane, and as `dynamodb` that lane's state, if messages also wait in it.
 
-        `known` is False if no lane remembers the conversation: it never was, was forgotten, or has been idle for long.
+        `known` says whether any lane remembers the conversation.
         """
         first, *behind = found = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]

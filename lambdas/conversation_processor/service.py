@@ -96,10 +96,7 @@ class ConversationProcessor:
         self._lane.warm_up("take_batch", "complete_batch")
 
     def process(self, conversation: str, time: TimeLeft, *, claim: Json | None = None) -> None:
-        """Emit and complete the conversation's batch, or put it back for another attempt.
-
-        `claim` has what the processor knows about its claim of the conversation.
-        """
+        """Emit and complete the conversation's batch, or put it back for another attempt. `claim`: see the handler."""
         token = uuid4().hex
         taken = self._lane.take_batch(conversation, token)
         if not isinstance(taken, BatchTaken):
@@ -131,15 +128,14 @@ class ConversationProcessor:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
 
     def _report_late(self, conversation: str, taken: BatchTaken, claim: Json) -> None:
-        late_ms, claimed_at_ms = self._clock() - taken.due_at_ms, claim.get("claimedAt")
-        if late_ms < LATE_MS / LATE_PARTS:
-            return
-        claimed_late_ms = None if claimed_at_ms is None else max(claimed_at_ms - taken.due_at_ms, 0)
-        self._telemetry.info(
-            "taken late",
-            conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, late_ms=late_ms,
-            claimed_late_ms=claimed_late_ms, waited_for_slot=claim.get("waitedForSlot"),
-        )  # fmt: skip
+        late_ms = self._clock() - taken.due_at_ms
+        if "claimedAt" in claim and late_ms >= LATE_MS / LATE_PARTS:
+            claimed_late_ms = max(claim["claimedAt"] - taken.due_at_ms, 0)
+            self._telemetry.info(
+                "taken late",
+                conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, late_ms=late_ms,
+                claimed_late_ms=claimed_late_ms, waited_for_slot=claim["waitedForSlot"],
+            )  # fmt: skip
 
     def _try_later(self, conversation: str, token: str, taken: BatchTaken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)

@@ -41,7 +41,7 @@ class WebhookSecrets:
         self._kept = KeptSecret(
             secrets,
             secret_id,
-            _parse,
+            parse,
             not_renewed=lambda error: telemetry.warn("webhook secrets not renewed", reason=str(error)),
             clock=clock,
         )
@@ -58,7 +58,7 @@ class WebhookSecrets:
         return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 
-def _parse(text: str) -> Mapping[str, Credentials]:
+def parse(text: str) -> Mapping[str, Credentials]:
     try:
         parsed = json.loads(text)
     except ValueError:
@@ -68,21 +68,22 @@ def _parse(text: str) -> Mapping[str, Credentials]:
 
 
 def _credentials(value: Any) -> Credentials:
-    described = _described(value)
-    verify_token = described.get("verifyToken")
+    entry = described(value)
+    verify_token = entry.get("verifyToken")
     return Credentials(
-        _secrets(described),
-        {account: _secrets(_described(own)) for account, own in object_of(described.get("accounts")).items()},
+        secrets_of(entry),
+        {account: secrets_of(described(own)) for account, own in object_of(entry.get("accounts")).items()},
         verify_token if isinstance(verify_token, str) and verify_token else None,
     )
 
 
-def _described(value: Any) -> Mapping[str, Any]:
+def described(value: Any) -> dict[str, Any]:
+    """Return the long form of an entry, whose short form is a secret or a list of secrets."""
     return value if isinstance(value, dict) else {"secret": value}
 
 
-def _secrets(described: Mapping[str, Any]) -> tuple[str, ...]:
-    secrets = described.get("secret")
+def secrets_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    secrets = entry.get("secret")
     valid = secrets if isinstance(secrets, list) else [secrets]
     return tuple(secret for secret in valid if isinstance(secret, str) and secret and _is_text(secret))
 

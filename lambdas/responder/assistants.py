@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.responder import trace
-from lambdas.responder.errors import CallBusy, CallRefused, PlaceNotFound
+from lambdas.responder.errors import CallBusy, CallRefused
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import MAX_CONNECT_SECONDS, Http
 from message_buffer.aws import clients as aws
@@ -135,15 +135,13 @@ class CompatibleService:
         self.url = url.rstrip("/")
         self._api_key = api_key
 
-    def ask(self, path: str, request: Json, *, seconds: float, otherwise: str) -> Json:
-        """Return the service's response. `otherwise` is the assistant of the other API."""
+    def ask(self, path: str, request: Json, *, seconds: float) -> Json:
         headers = {"Authorization": f"Bearer {self._api_key}"}
         try:
             return self._http.post_json(f"{self.url}/{path}", request, headers=headers, seconds=seconds)
-        except PlaceNotFound as error:
-            # Many services also return this status if they do not have the model.
-            hint = f"…/{path} does not exist there: try the assistant {otherwise}, or another model"
-            raise CallRefused(f"{error}: {hint}") from None
+        except CallRefused as error:
+            # A service without this API, or without the model, returns 404.
+            raise CallRefused(f"{error} of {self.url}/{path}") from None
 
 
 class OpenAi(CompatibleService):
@@ -164,7 +162,7 @@ class OpenAi(CompatibleService):
                  "strict": False}
                 for tool in prompt.tools
             ]  # fmt: skip
-        response = self.ask("responses", request, seconds=prompt.seconds, otherwise="chat-completions")
+        response = self.ask("responses", request, seconds=prompt.seconds)
         # The output may also contain reasoning and refusals.
         output = response.get("output") or []
         messages = [item for item in output if item.get("type") == "message"]

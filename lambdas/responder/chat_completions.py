@@ -28,7 +28,7 @@ class ChatCompletions(CompatibleService):
                 {"name": tool.name, "description": tool.does, "parameters": tool.schema} for tool in prompt.tools
             ]
             request["tools"] = [{"type": "function", "function": function} for function in functions]
-        response = self.ask("chat/completions", request, seconds=prompt.seconds, otherwise="openai")
+        response = self.ask("chat/completions", request, seconds=prompt.seconds)
         choice: Json = next(iter(response.get("choices") or ()), {})
         message, usage = choice.get("message") or {}, response.get("usage") or {}
         called = [call["function"] for call in message.get("tool_calls") or ()]

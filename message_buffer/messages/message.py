@@ -49,8 +49,8 @@ def _legal_id(value: Any) -> Any:
     return mended
 
 
-_Text = Annotated[str, BeforeValidator(_mend_text)]
-_Id = Annotated[str, BeforeValidator(_legal_id)]
+Text = Annotated[str, BeforeValidator(_mend_text)]
+MessageId = Annotated[str, BeforeValidator(_legal_id)]
 _TimeMs = Annotated[int, Field(strict=True, ge=0, le=MAX_TIME_MS)]
 
 
@@ -85,36 +85,36 @@ class _Open(BaseModel):
 class Attachment(_Open):
     """A file that came with the message. The platform stores the file."""
 
-    type: _Text
-    url: _Text | None = None
-    id: _Text | None = None
-    mime_type: _Text | None = None
-    name: _Text | None = None
+    type: Text
+    url: Text | None = None
+    id: Text | None = None
+    mime_type: Text | None = None
+    name: Text | None = None
     size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
     pending: Annotated[bool, Field(strict=True)] = False
     """True if a part of the attachment, such as a transcript, will follow in an edit of the message."""
 
 
 class Message(_Open):
-    id: _Id
+    id: MessageId
     # The wire form has this time at its beginning, so that a lane can compare it without parsing JSON.
     edited_at: _TimeMs | None = None
-    text: _Text = ""
-    type: Annotated[_Text, Field(min_length=1)] = "text"
-    author: _Text | None = None
+    text: Text = ""
+    type: Annotated[Text, Field(min_length=1)] = "text"
+    author: Text | None = None
     # Fail fast, because the validation of further attachments takes far more memory than the body.
     attachments: Annotated[list[Attachment], Field(fail_fast=True, max_length=MAX_ATTACHMENTS)] = []
-    reply_to: _Id | None = None
-    group_id: _Text | None = None
+    reply_to: MessageId | None = None
+    group_id: Text | None = None
     """The id of the album that the message is a part of."""
     sent_at: _TimeMs | None = None
     received_at: _TimeMs
-    platform: Annotated[_Text, Field(min_length=1)]
-    agent: _Text | None = None
+    platform: Annotated[Text, Field(min_length=1)]
+    agent: Text | None = None
     """The agent that served the conversation when the message arrived."""
-    queue: _Text | None = None
+    queue: Text | None = None
     """The queue that the rules named when the message arrived. None in a stage without queues."""
-    traceparent: _Text | None = None
+    traceparent: Text | None = None
     """The trace of the webhook that contained the message, as W3C's header names it."""
 
     @model_validator(mode="after")

@@ -64,8 +64,7 @@ def compile_expression(given: Any) -> Json:
         tree: Json = jmespath.compile(given).parsed
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).rstrip(" ^\n").split())
-        hint = "; numbers stand in backticks" if "(NUMBER)" in reason else ""
-        raise InvalidInput(f"is not a JMESPath expression: {reason}{hint}") from error
+        raise InvalidInput(f"is not a JMESPath expression: {reason}") from error
     nodes, fields = [(tree, 1)], set()
     while nodes:
         node, level = nodes.pop()

@@ -4,38 +4,57 @@ If a value decides to which conversation or message an item belongs, it must be 
 is invalid, and reported, so that the message is not lost.
 """
 
-import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
 from message_buffer.json_object import Json
-from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, MessageId, Text, encode, profile_of
 from message_buffer.messages.wire_form import camel_case, mend_id
 from message_buffer.rules.door_expressions import Interpreter
 from message_buffer.rules.doors import Door
 
-_T = TypeVar("_T")
-
 PLATFORM = "custom"
-# No size or id has more digits, and Python refuses to print or parse a number with thousands of digits.
 MAX_SIZE = 10**18
-MAX_ID_NUMBER = 10**30
-MAX_CHARACTERS_OF_A_NUMBER = 32
 MAX_DEGREES = 360
 # If a media type begins with one of these words, the word is also the attachment's type. Other files are documents.
 _TYPES_OF_MEDIA = ("image", "audio", "video")
 
 
-class Unfit(InvalidInput):
-    """Raised if a body does not fit the mapping. The error's text begins with the mapping's field."""
+def _id_as_text(value: Any) -> Any:
+    """Return an id as a text, because some products write ids as numbers."""
+    return mend_id(str(value)) if type(value) in (str, int) else value
+
+
+def _ms(time: datetime) -> int:
+    return round(time.timestamp() * 1_000)
+
+
+_Id = Annotated[str, BeforeValidator(_id_as_text)]
+_OurId = Annotated[MessageId, BeforeValidator(_id_as_text)]
+# Some products send a message of digits as a number.
+_WORDS = TypeAdapter(Text, config=ConfigDict(coerce_numbers_to_str=True))
+# Pydantic reads seconds and milliseconds since 1970, and ISO 8601.
+_Time = Annotated[AwareDatetime, AfterValidator(_ms), Field(ge=0, le=MAX_TIME_MS)]
+_Degrees = Annotated[float, Field(ge=-MAX_DEGREES, le=MAX_DEGREES)]
+# What an expression must give for a field, or for a field of an attachment.
+_TYPES: Mapping[str, TypeAdapter[Any]] = {
+    "account": TypeAdapter(_Id), "conversation": TypeAdapter(_Id), "id": TypeAdapter(_OurId),
+    "author": TypeAdapter(_Id), "author_name": TypeAdapter(Text), "text": _WORDS,
+    "type": TypeAdapter(Text), "time": TypeAdapter(_Time), "reply_to": TypeAdapter(_OurId), "emoji": TypeAdapter(Text),
+}  # fmt: skip
+_OF_AN_ATTACHMENT: Mapping[str, TypeAdapter[Any]] = {
+    "type": TypeAdapter(Text), "url": TypeAdapter(_Id), "id": TypeAdapter(_Id), "mimeType": TypeAdapter(_Id),
+    "name": TypeAdapter(_Id), "sizeBytes": TypeAdapter(Annotated[int, Field(ge=0, le=MAX_SIZE)]),
+    "latitude": TypeAdapter(_Degrees), "longitude": TypeAdapter(_Degrees),
+}  # fmt: skip
 
 
 class Sent(NamedTuple):
@@ -48,13 +67,13 @@ class Sent(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> "list[DoorItem]":
-    """Return the items of a body. Raise Unfit if `items` gives something else than a list, or too long a list."""
+    """Return the items of a body. Raise InvalidInput if `items` gives no list, or too long a list."""
     interpreter, expression = Interpreter(), door.mapping.items
     found = interpreter.visit(expression, {"body": body, "item": body}) if expression else [body]
     # A body without a list has no items: products also send other notifications to this address.
     items = found if interpreter.is_true(found) else []
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
-        raise Unfit(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
+        raise InvalidInput(f"items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
     where = "item {}: " if expression else ""
     return [
         DoorItem(door, interpreter, {"body": body, "item": item}, where.format(number), received_at_ms)
@@ -95,50 +114,50 @@ class DoorItem:
             return "unknown"
         conversation, group = self._conversation(), self._holds(self._fields["group"])
         # In a group, the author must be valid, because it may decide to which conversation the item belongs.
-        author = self._value("author", _id, must_fit=group)
-        at_ms = self._value("time", partial(_ms, time_format=self._fields["time_format"]))
+        author = self._value("author", must_fit=group)
+        at_ms = self._value("time")
         changed_at_ms = at_ms or self.received_at_ms
         match kind:
             case "deleted":
-                return Deleted(conversation, self._required("id", _message_id), author, changed_at_ms, group)
+                return Deleted(conversation, self._required("id"), author, changed_at_ms, group)
             case "reaction":
                 # Require the emoji to fit, because a reaction without one says that the author removed the reaction.
-                emoji = self._value("emoji", _text, must_fit=True)
-                return Reacted(conversation, self._required("id", _message_id), author, emoji, changed_at_ms)
+                emoji = self._value("emoji", must_fit=True)
+                return Reacted(conversation, self._required("id"), author, emoji, changed_at_ms)
             case "edited":
                 return Edited(conversation, self._message(author, {"editedAt": changed_at_ms}), changed_at_ms, group)
         return Sent(conversation, self._message(author, {"sentAt": at_ms}), group)
 
     def _conversation(self) -> ConversationId:
-        account, name = self._value("account", _id, must_fit=True), self.door.name
+        account, name = self._value("account", must_fit=True), self.door.name
         # Put the door's name into the account, because a sender who knows this door's secret must not write into
         # another door's accounts.
         account = name if account is None else f"{name}:{account}"
-        conversation = ConversationId(DEFAULT_TENANT, PLATFORM, account, self._required("conversation", _id))
+        conversation = ConversationId(DEFAULT_TENANT, PLATFORM, account, self._required("conversation"))
         try:
             encode_conversation(str(conversation))
         except InvalidId as error:
-            raise Unfit(f"{self.where}conversation: {error}.") from error
+            raise InvalidInput(f"{self.where}conversation: {error}.") from error
         return conversation
 
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
-        attachments, text = self._attachments(), self._value("text", _words) or ""
+        attachments, text = self._attachments(), self._value("text") or ""
         fields = {
-            "id": self._required("id", _message_id),
+            "id": self._required("id"),
             "text": text,
             "type": self._type(text, attachments),
             "author": author,
-            "replyTo": self._value("reply_to", _message_id),
+            "replyTo": self._value("reply_to"),
             "attachments": attachments,
             "receivedAt": self.received_at_ms,
             "platform": PLATFORM,
-            "profile": profile_of(name=self._value("author_name", _text)) or None,
+            "profile": profile_of(name=self._value("author_name")) or None,
             **times,
         }
         return Message.model_validate({name: value for name, value in fields.items() if value is not None})
 
     def _type(self, text: str, attachments: list[Json]) -> str:
-        kind = self._our_name(self._value("type", _text))
+        kind = self._our_name(self._value("type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
         # If the mapping finds no content in the message, keep the message all the same.
@@ -149,21 +168,25 @@ class DoorItem:
         return self.door.mapping.types.get(kind, kind) if kind else None
 
     def _attachments(self) -> list[Json]:
-        """Return the attachments. Raise Unfit if there are too many."""
+        """Return the attachments. Raise InvalidInput if there are too many."""
         attachments: list[Json] = []
         for number, expression in enumerate(self._fields["attachments"]):
             where = f"attachments.{number}"
             found = self.interpreter.visit(expression, self.given)
             parts = found if isinstance(found, list) else [found] if self.interpreter.is_true(found) else []
             if len(attachments) + len(parts) > MAX_ATTACHMENTS:
-                raise Unfit(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
-            read = (self._read(part, partial(self._attachment, where=where), where) for part in parts)
-            attachments += (attachment for attachment in read if attachment)
+                raise InvalidInput(f"{self.where}{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
+            attachments += (self._attachment(part, where) for part in parts if self._is_attachment(part, where))
         return attachments
 
-    def _attachment(self, part: Any, where: str) -> Json:
-        if not isinstance(part, dict) or not part.keys() <= _OF_AN_ATTACHMENT.keys():
-            raise Unfit(f"must give objects of {', '.join(_OF_AN_ATTACHMENT)}.")
+    def _is_attachment(self, part: Any, where: str) -> bool:
+        if isinstance(part, dict) and part.keys() <= _OF_AN_ATTACHMENT.keys():
+            return True
+        if part:
+            self.left_out.append(f"{self.where}{where}: must give objects of {', '.join(_OF_AN_ATTACHMENT)}.")
+        return False
+
+    def _attachment(self, part: Json, where: str) -> Json:
         found = {name: self._read(part[name], _OF_AN_ATTACHMENT[name], f"{where}.{name}") for name in part}
         media = str(found.get("mimeType")).partition("/")[0]
         kind = self._our_name(found.get("type")) or (media if media in _TYPES_OF_MEDIA else "document")
@@ -172,91 +195,28 @@ class DoorItem:
     def _holds(self, expression: Json | None) -> bool:
         return expression is not None and self.interpreter.is_true(self.interpreter.visit(expression, self.given))
 
-    def _required(self, name: str, read: Callable[[Any], _T]) -> _T:
-        found = self._value(name, read, must_fit=True)
+    def _required(self, name: str) -> Any:
+        found = self._value(name, must_fit=True)
         if found is None:
-            raise Unfit(f"{self.where}{name} is missing.")
+            raise InvalidInput(f"{self.where}{name} is missing.")
         return found
 
-    def _value(self, name: str, read: Callable[[Any], _T], *, must_fit: bool = False) -> _T | None:
+    def _value(self, name: str, *, must_fit: bool = False) -> Any:
         """Return the field's value, or None if it has none."""
         expression = self._fields[name]
         found = self.interpreter.visit(expression, self.given) if expression else None
-        return self._read(found, read, name, must_fit=must_fit)
+        return self._read(found, _TYPES[name], name, must_fit=must_fit)
 
-    def _read(self, value: Any, read: Callable[[Any], _T], name: str, *, must_fit: bool = False) -> _T | None:
-        """Return what `read` makes of a value. Null, false and an empty text are no value.
+    def _read(self, value: Any, legal: TypeAdapter[Any], name: str, *, must_fit: bool = False) -> Any:
+        """Return a value in its type. Null, false and an empty text are no value.
 
-        If the value is invalid, raise Unfit if it must fit. Otherwise note it as left out, and return None.
+        If the value is invalid, raise InvalidInput if it must fit. Otherwise note it as left out, and return None.
         """
         try:
-            return None if value is None or value is False or value == "" else read(value)
-        except Unfit as unfit:
-            problem = f"{self.where}{camel_case(name)} {unfit}"
+            return None if value is None or value is False or value == "" else legal.validate_python(value)
+        except ValidationError as error:
+            problem = f"{self.where}{camel_case(name)}: {error.errors()[0]['msg']}."
             if must_fit:
-                raise Unfit(problem) from unfit
+                raise InvalidInput(problem) from error
             self.left_out.append(problem)
             return None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Unfit("must be a text.")
-    return value
-
-
-def _words(value: Any) -> str:
-    """Return the author's text. Some products send a message of digits as a number."""
-    return json.dumps(value) if type(value) in (int, float) and abs(value) < MAX_ID_NUMBER else _text(value)
-
-
-def _id(value: Any) -> str:
-    """Return an id as a text, because some products write ids as numbers."""
-    if type(value) is int and abs(value) < MAX_ID_NUMBER:
-        return str(value)
-    if not isinstance(value, str):
-        raise Unfit("must be a text or a whole number.")
-    return mend_id(value)
-
-
-def _message_id(value: Any) -> str:
-    found = _id(value)
-    if len(found.encode()) > MAX_MESSAGE_ID_BYTES:
-        raise Unfit(f"has more than {MAX_MESSAGE_ID_BYTES} bytes.")
-    return found
-
-
-def _number(value: Any, low: float, high: float, legal: str) -> float:
-    """Return a number, which may be written as a text."""
-    is_number = type(value) in (int, float) or (isinstance(value, str) and len(value) <= MAX_CHARACTERS_OF_A_NUMBER)
-    try:
-        number = float(value) if is_number else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not low <= number <= high:  # NaN is not between any numbers
-        raise Unfit(f"must be {legal}.")
-    return number
-
-
-def _size(value: Any) -> int:
-    return int(_number(value, 0, MAX_SIZE, "a number of bytes"))
-
-
-_degrees = partial(_number, low=-MAX_DEGREES, high=MAX_DEGREES, legal="a number of degrees")
-_OF_AN_ATTACHMENT: Mapping[str, Callable[[Any], Any]] = {
-    "type": _text, "url": _id, "id": _id, "mimeType": _id, "name": _id, "sizeBytes": _size,
-    "latitude": _degrees, "longitude": _degrees,
-}  # fmt: skip
-
-
-def _ms(value: Any, time_format: str) -> int:
-    if time_format != "iso":
-        unit_ms = 1 if time_format == "milliseconds" else 1_000
-        return round(_number(value, 0, MAX_TIME_MS // unit_ms, f"{time_format} since 1970") * unit_ms)
-    try:
-        time = datetime.fromisoformat(value)
-        seconds = time.timestamp() if time.tzinfo else math.nan
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    legal = "a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z"
-    return round(_number(seconds, 0, MAX_TIME_MS // 1_000, legal) * 1_000)

@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.messages.wire_form import camel_case
 from message_buffer.rules.door_expressions import LEGAL_EXPRESSION, compile_expression
 from message_buffer.rules.rules_and_defaults import CheckedModel
 
@@ -24,14 +23,9 @@ Expression: TypeAlias = Annotated[Json, PlainValidator(compile_expression), Fiel
 _Header = Annotated[
     str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="the name of a header"), AfterValidator(str.lower)
 ]
-_TimeFormat = Literal["seconds", "milliseconds", "iso"]
 _Word = Annotated[str, Field(min_length=1)]
-# Type of a proof -> the fields that it needs, and those that it may have.
-_FIELDS_OF_PROOFS: Json = {
-    "hmac": ({"header", "algorithm"}, {"encoding", "prefix", "time_header"}),
-    "token": ({"header"}, {"prefix"}),
-    "basic": (set(), set()),
-}
+# Type of a proof -> the fields that it needs.
+_NEEDED = {"hmac": ("header", "algorithm"), "token": ("header",), "basic": ()}
 
 
 class Proof(CheckedModel):
@@ -50,51 +44,39 @@ class Proof(CheckedModel):
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
-        needed, others = _FIELDS_OF_PROOFS[self.type]
-        given = self.model_fields_set - {"type"}
-        problems = [f"{name}: is missing" for name in sorted(needed - given)]
-        problems += [f"{camel_case(name)}: unknown field of {self.type}; remove it" for name in given - needed - others]
-        if problems:
-            raise InvalidRules("\n".join(problems))
+        if missing := [name for name in _NEEDED[self.type] if name not in self.model_fields_set]:
+            raise InvalidRules("\n".join(f"{name}: is missing" for name in missing))
         return self
 
 
 class Values(CheckedModel):
-    """The expressions for the values of one kind of item."""
+    """The expressions for the values of an item."""
 
     account: Expression | None = None
     conversation: Expression | None = None
     id: Expression | None = None
     author: Expression | None = None
-    time: Expression | None = None
-    time_format: _TimeFormat | None = Field(default=None, description="seconds, milliseconds or iso")
-
-
-class Content(Values):
+    author_name: Expression | None = None
     text: Expression | None = None
     type: Expression | None = None
-    author_name: Expression | None = None
+    time: Expression | None = None
     reply_to: Expression | None = None
 
 
-class Deletion(Values):
+class Change(Values):
+    """The condition for an edit or a deletion, and the values that differ from a message's."""
+
     when: Expression
 
 
-class Edit(Content):
-    when: Expression
-
-
-class Reaction(Values):
-    when: Expression
+class Reaction(Change):
     emoji: Expression
 
 
-class Mapping(Content):
+class Mapping(Values):
     proof: Proof = Field(description='an object, such as {"type": "basic"}')
     conversation: Expression
     id: Expression
-    time_format: _TimeFormat = Field(default="seconds", description="seconds, milliseconds or iso")
     items: Expression | None = None
     """Gives the list of the items. If it is None, the body is the item."""
     ignore: Expression | None = None
@@ -104,8 +86,8 @@ class Mapping(Content):
     types: dict[str, _Word] = Field(default={}, description='an object of names, such as {"chat": "text"}')
     """The product's name for a message's or an attachment's type -> our name. Other names stay as they are."""
     attachments: list[Expression] = Field(default=[], description="a list of JMESPath expressions")
-    deleted: Deletion | None = Field(default=None, description="an object with when")
-    edited: Edit | None = Field(default=None, description="an object with when")
+    deleted: Change | None = Field(default=None, description="an object with when")
+    edited: Change | None = Field(default=None, description="an object with when")
     reaction: Reaction | None = Field(default=None, description="an object with when and emoji")
     unreadable: Literal["refuse", "ignore"] = Field(default="refuse", description="refuse or ignore")
     """If an item cannot be read, refuse the whole body, or ignore only this item."""

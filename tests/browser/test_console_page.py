@@ -476,7 +476,7 @@ def test_a_search_finds_what_waits_and_what_is_known_only_from_events(scene: Sce
 
 def test_late_batches_say_so_in_words_and_the_causes_are_asked_for_at_a_click(scene: Scene) -> None:
     page = scene.page
-    cause = {"kind": "run_died", "text": "Attempt 1 did not end.", "at": 1, "from": ["`platform.report`"]}
+    cause = {"text": "Attempt 1 did not end.", "at": 1, "from": ["`platform.report`"]}
     asked: list[Json] = []
 
     def explain(route: Any) -> None:
@@ -496,7 +496,7 @@ def test_late_batches_say_so_in_words_and_the_causes_are_asked_for_at_a_click(sc
     rows.nth(0).locator("summary").click()
     rows.nth(0).get_by_role("button", name="Why was it late?").click()
     expect(rows.nth(0)).to_contain_text("Attempt 1 did not end.")
-    assert asked == [{"batchId": "b2"}]
+    assert asked == [{"id": "b2"}]
 
 
 def test_the_doctors_findings_say_what_to_do(scene: Scene) -> None:
@@ -566,7 +566,7 @@ def busy(scene: Scene) -> None:
     findings = [{"severity": word, "what": word, "do": "Run `x`."} for word in ("broken", "failing", "advice")]
     report = {"at": now_ms(), "findings": findings, "unread": {"alarms": "no right"}}
     scene.page.route("**/api/doctor", lambda route: route.fulfill(json=report))
-    causes = [{"kind": kind, "text": kind, "at": None, "from": [kind] * 3} for kind in ("unknown", "cold_start")]
+    causes = [{"text": text, "at": None, "from": [text] * number} for text, number in (("unknown", 0), ("cold", 3))]
     why = {"summary": "It was late.", "due": None, "causes": causes}
     scene.page.route("**/api/why", lambda route: route.fulfill(json=why))
     for late_ms in (10, 2_000, 20_000):

@@ -15,7 +15,6 @@ SMALLEST = {
     "ingest": "ingest.measure(size=200, clients=(1,), conversations=10, rounds=1, seed=1)",
     "live": "live.lateness(live.BullMqSystem, rate=20, seconds=0.2, delay_ms=0)",
     "growth": "growth.measure([7_000], rounds=1, seed=1)",
-    "cold": "cold.ingest_cpu(1); cold.emission_cpu(20)",
     "pollers": "pollers.main()",
     "hanging": "hanging.p99(names=hanging.APART, hanging_seconds=1, seconds=0.5)",
 }

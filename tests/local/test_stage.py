@@ -32,7 +32,6 @@ OUTPUTS = Outputs(
     OversizeBucketName="bucket",
     RulesTableName="rules",
 )
-STACK_OUTPUTS = '{"MessageBuffer-local-Buffer": {"WebhookSecretId": "secrets"}}'
 
 
 class Deployed(Stage):
@@ -56,8 +55,6 @@ class Deployed(Stage):
 
     def _deploy(self, *_: Any, overrides: Mapping[str, Any], secrets: Mapping[str, Any], **__: Any) -> Outputs:
         self.deployed_with, self.deployed_secrets = overrides, secrets
-        self._run.mkdir(parents=True, exist_ok=True)
-        (self._run / "stack-outputs.json").write_text(STACK_OUTPUTS)
         return OUTPUTS
 
     def stopped(self) -> "Deployed":
@@ -87,15 +84,15 @@ class Aws:
     def put_item(self, *, TableName: str, Item: dict[str, Any]) -> None:  # noqa: N803
         self.items.append(Item)
 
-    def get_secret_value(self, *, SecretId: str) -> dict[str, str]:  # noqa: N803
-        assert SecretId == "secrets"
-        return {"SecretString": json.dumps(self.secrets)}
+    def webhook_secrets(self) -> str:
+        return json.dumps(self.secrets)
 
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
     aws = Aws()
     monkeypatch.setattr(Outputs, "client", lambda self, service: aws)
+    monkeypatch.setattr(module, "find_stage", lambda *_, **__: aws)
     return aws
 
 
@@ -111,7 +108,6 @@ def stage_of(home: Path, lane: str | None, monkeypatch: pytest.MonkeyPatch) -> D
     if running:
         (home / "run").mkdir(parents=True)
         (home / "run" / "instance.json").write_text(json.dumps(asdict(running)))
-        (home / "run" / "stack-outputs.json").write_text(STACK_OUTPUTS)
         OUTPUTS.write(stage.outputs_file)
     return stage
 
@@ -148,17 +144,6 @@ def test_a_new_stage_has_the_port_and_secrets_of_the_one_before_and_its_rules_if
     third = second.stopped()
     third.up(Progress(io.StringIO()), with_rules=True)
     assert aws.items == RULES
-
-
-def test_a_kept_file_that_cannot_be_read_is_as_good_as_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws
-) -> None:
-    stage = stage_of(tmp_path, None, monkeypatch)
-    for content in ("{", '{"of": "another version"}'):
-        (tmp_path / "kept.json").write_text(content)
-        stage.running = None
-        stage.up(Progress(io.StringIO()), with_rules=True)
-        assert (stage.wanted_port, stage.deployed_secrets) == (None, {})
 
 
 def test_a_port_that_another_program_has_is_replaced() -> None:

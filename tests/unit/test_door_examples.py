@@ -77,10 +77,9 @@ def test_door_try_checks_a_proof_as_ingest_does(
     assert main([*tried, str(secret), *signed(now)]) == 1
     assert "it expects the header x-chatwoot-signature: sha256=" in capsys.readouterr().err
     assert main([*tried, str(secret)]) == 1
-    assert "Missing: x-chatwoot-signature, x-chatwoot-timestamp." in capsys.readouterr().err
     assert main(["door", "try", str(CHATWOOT), str(BODY), "--header", "X: y"]) == 2
     postmark = [ROOT / "examples/doors/postmark.json", ROOT / "tests/fixtures/doors/postmark/new_mail.json"]
     assert main(["door", "try", *map(str, postmark), "--secret-file", str(secret)]) == 1
     shown = capsys.readouterr()
-    assert "authorization: Basic (the secret in base64)." in shown.err
+    assert "authorization: (the secret)." in shown.err
     assert "another" not in shown.err

@@ -153,7 +153,7 @@ def test_an_attachment_says_its_type_in_the_products_words() -> None:
     assert [each["type"] for each in read_as["attachments"]] == ["audio", "document", "share", "image", "document"]
     assert message(mapping, BODY | {"text": "", "files": kinds})["type"] == "audio"
     odd = read(mapping, BODY | {"files": {"type": 3}})
-    assert odd.left_out_value == "attachments.0.type must be a text."
+    assert odd.left_out_value == "attachments.0.type: Input should be a valid string."
 
 
 def test_part_gives_a_part_of_a_text_or_the_whole_text() -> None:
@@ -180,32 +180,26 @@ def test_part_gives_a_part_of_a_text_or_the_whole_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time_format", "given_time", "sent_at_ms"),
-    [
-        ("seconds", 1_700_000_000.25, 1_700_000_000_250),
-        ("milliseconds", "1700000000250", 1_700_000_000_250),
-        ("iso", "2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
-    ],
+    "given_time",
+    [1_700_000_000.25, "1700000000.25", 1_700_000_000_250, "1700000000250", "2023-11-14T23:13:20.250+01:00"],
 )
-def test_a_time_in_any_format_is_read(time_format: str, given_time: Any, sent_at_ms: int) -> None:
-    mapping = SMALL | {"time": "item.at", "timeFormat": time_format}
-    assert message(mapping, BODY | {"at": given_time})["sentAt"] == sent_at_ms
+def test_a_time_in_any_format_is_read(given_time: Any) -> None:
+    assert message(SMALL | {"time": "item.at"}, BODY | {"at": given_time})["sentAt"] == 1_700_000_000_250
 
 
 @pytest.mark.parametrize(
-    ("time_format", "given_time"),
+    "given_time",
     [
-        ("seconds", 1_700_000_000_000_000), ("seconds", -1), ("seconds", "soon"), ("seconds", float("nan")),
-        ("seconds", True), ("milliseconds", "9" * 40), ("milliseconds", 10**400), ("iso", 1_700_000_000),
-        ("iso", "2023-11-14T22:13:20"), ("iso", "2023-11-14T25:13:20Z"), ("iso", "0001-01-01T00:00:00+23:59"),
+        1_700_000_000_000_000, -1, "soon", float("nan"), True, "9" * 40, 10**400, "2023-11-14T22:13:20", "2023-11-14",
+        "2023-11-14T25:13:20Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59",
     ],
 )  # fmt: skip
-def test_a_time_of_another_format_is_left_out_and_named(time_format: str, given_time: Any) -> None:
-    intake = read(SMALL | {"time": "item.at", "timeFormat": time_format}, BODY | {"at": given_time})
+def test_a_time_of_another_format_is_left_out_and_named(given_time: Any) -> None:
+    intake = read(SMALL | {"time": "item.at"}, BODY | {"at": given_time})
     (update,) = intake.updates
     assert isinstance(update, Incoming)
     assert (update.message.text, update.message.sent_at) == ("Hey", None)
-    assert (intake.left_out_value or "").startswith("time must be ")
+    assert (intake.left_out_value or "").startswith("time: Input should ")
 
 
 @pytest.mark.parametrize(
@@ -213,11 +207,11 @@ def test_a_time_of_another_format_is_left_out_and_named(time_format: str, given_
     [
         ({"chat": None}, "conversation is missing."),
         ({"id": ""}, "id is missing."),
-        ({"id": 10**40}, "id must be a text or a whole number."),
-        ({"id": "i" * 2_000}, f"id has more than {MAX_MESSAGE_ID_BYTES} bytes."),
+        ({"id": 1.5}, "id: Input should be a valid string."),
+        ({"id": "i" * 2_000}, f"id: Value error, an id has 1 to {MAX_MESSAGE_ID_BYTES} bytes of UTF-8."),
         ({"chat": "ä" * 512}, "conversation: a conversation id has 1 to 1024 bytes; this one has "),
-        ({"from": {}, "room": 1}, "author must be a text or a whole number."),
-        ({"mark": {"x": 1}}, "reaction.emoji must be a text."),
+        ({"from": {}, "room": 1}, "author: Input should be a valid string."),
+        ({"mark": {"x": 1}}, "reaction.emoji: Input should be a valid string."),
     ],
 )
 def test_a_value_that_names_a_conversation_or_message_or_its_reaction_is_refused_if_it_does_not_fit(
@@ -242,7 +236,7 @@ def test_any_other_value_that_does_not_fit_is_left_out_and_named(field: str, odd
     body = BODY | {"author": "a", "authorName": "Ada", "replyTo": "m0"}
     intake = read(mapping, body | {field: odd})
     assert message(mapping, body | {field: odd}) == message(mapping, {**body, field: None})
-    assert (intake.left_out_value or "").startswith(f"{field} must be ")
+    assert (intake.left_out_value or "").startswith(f"{field}: Input should be ")
     assert read(mapping, body).left_out_value is None
 
 
@@ -266,11 +260,11 @@ def test_an_odd_value_of_an_attachment_is_left_out_and_named() -> None:
         {"type": "image", "mimeType": "image/png", "sizeBytes": 12},
         {"type": "location", "longitude": 2.0},
     ]
-    assert read(mapping, body).left_out_value == "attachments.0.url must be a text or a whole number."
+    assert read(mapping, body).left_out_value == "attachments.0.url: Input should be a valid string."
     for odd, problem in (
-        ({"sizeBytes": -1}, "attachments.1.sizeBytes must be a number of bytes."),
-        ({"sizebytes": 1}, "attachments.1 must give objects of type, url, id, mimeType, "),
-        ("a.png", "attachments.1 must give objects of type, url, id, mimeType, "),
+        ({"sizeBytes": -1}, "attachments.1.sizeBytes: Input should be greater than or equal to 0."),
+        ({"sizebytes": 1}, "attachments.1: must give objects of type, url, id, mimeType, "),
+        ("a.png", "attachments.1: must give objects of type, url, id, mimeType, "),
     ):
         assert (read(mapping, BODY | {"map": odd}).left_out_value or "").startswith(problem)
 
@@ -323,7 +317,6 @@ def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> No
         ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: got 'md5'; use sha256, sha"),
         ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing"),
         ({"proof": {"type": "token"}}, "proof.header: is missing"),
-        ({"proof": {"type": "basic", "timeHeader": "x"}}, "proof.timeHeader: unknown field of basic; remove it"),
         ({"proof": {"type": "none"}}, "proof.type: got 'none'; use hmac, token or basic"),
         ({"id": "/payload/id"}, "id: is not a JMESPath expression: "),
         ({"id": ["item.id"]}, "id: use a JMESPath expression of at most 2000 characters, such as item.payload.id"),
@@ -335,11 +328,10 @@ def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> No
         ({"text": "part(item.id)"}, "text: part needs 3 arguments, not 1"),
         ({"text": "map(&x, item.all)"}, "text: unknown function map; use one of contains, "),
         ({"when": "!item.payload.own"}, "when: ! binds tighter than a full stop; use parentheses, such as !(item.p"),
-        ({"timeFormat": "s"}, "timeFormat: got 's'; use seconds, milliseconds or iso"),
         ({"attachments": ["item.a", 3]}, "attachments.1: use a JMESPath expression"),
         ({"attachments": "item.a"}, "attachments: got 'item.a'; use a list of JMESPath expressions"),
         ({"types": {"a": ""}}, "types.a: got ''; use "),
-        ({"deleted": {"when": "item.d", "text": "item.t"}}, "deleted.text: unknown field; use one of"),
+        ({"deleted": {"when": "item.d", "emoji": "item.t"}}, "deleted.emoji: unknown field; use one of"),
         ({"edited": {"when": "item["}}, "edited.when: is not a JMESPath expression: "),
         ({"reaction": {"when": "item.r"}}, "reaction.emoji: is missing; use a JMESPath expression"),
     ],
@@ -674,7 +666,7 @@ def test_a_value_that_is_left_out_is_logged_once_for_a_webhook(scene: Scene) -> 
     body = {"items": [BODY | {"type": {}}, BODY | {"id": "m2", "type": []}]}
     assert scene.call(door_event(body, proof(body)))[0] == 200
     assert scene.telemetry.said("value left out") == [
-        {"platform": "custom/shop", "reason": "item 0: type must be a text."}
+        {"platform": "custom/shop", "reason": "item 0: type: Input should be a valid string."}
     ]
 
 
@@ -724,7 +716,7 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping, body = files
     body.write_text(json.dumps(BODY | {"id": {}}))
     assert main(["door", "try", str(mapping), str(body)]) == 1
-    assert capsys.readouterr().err == "This body would be refused: id must be a text or a whole number.\n"
+    assert capsys.readouterr().err == "This body would be refused: id: Input should be a valid string.\n"
     mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
     assert main(["door", "try", str(mapping), str(body)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
@@ -768,4 +760,4 @@ def test_bufferctl_tries_no_door_that_could_not_be_stored(
     mapping.write_text(json.dumps(SMALL | {"types": types}))
     assert main(["door", "try", *map(str, files)]) == 1
     assert f"at most {MAX_DOOR_BYTES} bytes" in capsys.readouterr().err
-    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2
+    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 1

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -412,18 +411,12 @@ def test_the_customer_does_not_get_what_the_model_thinks(
     assert assistant("chat-completions").answer(PROMPT) == Reply(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("openai", "status 404: …/responses does not exist there: try the assistant chat-completions"),
-        ("chat-completions", "status 404: …/chat/completions does not exist there: try the assistant openai"),
-    ],
-)
-def test_a_service_without_the_api_is_refused_with_the_name_of_the_other(
-    name: str, reason: str, server: WebServer, assistant: Callable[[str], Assistant]
+@pytest.mark.parametrize(("name", "path"), [("openai", "/responses"), ("chat-completions", "/chat/completions")])
+def test_a_service_without_the_api_is_refused_with_the_address_of_the_api(
+    name: str, path: str, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
     server.answer = (404, {"detail": "Not Found"})
-    with pytest.raises(CallRefused, match=re.escape(reason)):
+    with pytest.raises(CallRefused, match=f"^status 404 of http.*{path}$"):
         assistant(name).answer(PROMPT)
 
 

@@ -147,7 +147,6 @@ def test_a_check_counts_the_secrets_and_says_which_is_the_given_one(
     [
         (["set", "whatsap"], "s", 2, "did you mean whatsapp?"),
         (["set", "custom"], "s", 2, "custom/<door>"),
-        (["set", "custom/A b"], "s", 2, "custom/<door>"),
         (["set", "whatsapp/111"], "s", 2, "custom/<door>"),
         (["set", "whatsapp", "--account", ""], "s", 2, "account is empty"),
         (["check", "whatsapp", "--account", ""], "s", 2, "account is empty"),

@@ -1,12 +1,11 @@
 """Run a part of our engine or of the naive design in a process of its own: `python -m tools.bench.roles <role> <JSON>`.
 
 `send` and `send_naive` send messages at their planned times. `process` is our processor. `execute` runs the
-conversation processors that our processor starts: they take batches, work, and complete the batches. `emit` measures
-a conversation processor's CPU time. `poll` is the naive processor. Each role prints JSON lines, with times in ms.
+conversation processors that our processor starts: they take batches, work, and complete the batches. `poll` is the
+naive processor. Each role prints JSON lines, with times in ms.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,14 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
-from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
 from message_buffer.aws.functions import Functions
-from message_buffer.events.emission import TimeLeft, open_emission
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, MessageRefused
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import script_keys
-from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
@@ -29,9 +25,8 @@ from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import MAX_QUOTA
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
-from message_buffer.settings import ConnectionSettings, EmissionSettings, LogSettings, StoreSettings
-from message_buffer.telemetry import Telemetry
-from tests.support.engine import SETTINGS, payload
+from message_buffer.settings import ConnectionSettings, StoreSettings
+from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
 from tools.bench.contestants import NAIVE_KINDS, Naive, RecordingSender
 from tools.bench.wire import Wire, encode
@@ -150,34 +145,6 @@ def execute(given: Given) -> None:
                 run(shown)
 
 
-def emit(given: Given) -> None:
-    """Run the conversation processor's deployed code. Print its CPU time for a batch of three messages, without a queue
-    and with one, in turn."""
-    telemetry = Telemetry(LogSettings(level="INFO"))
-    address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}")
-    starter = ProcessorStarter(_Pipe(), "processor", RecordedTelemetry())
-    lane = ValkeyLane(Connection(lambda: connect(address)), SETTINGS, starter)
-    without = EmissionSettings("bus", 256_000, "bucket", 20, "https://dead")
-    kinds = [
-        ConversationProcessor(lane=lane, emission=open_emission(settings, telemetry), telemetry=telemetry)
-        for settings in (without, without._replace(queues={"default": "https://queue"}))
-    ]
-    found: list[list[float]] = [[], []]
-    # Lambda gives the function less than the time of one core.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    for number in range(2 * given["batches"]):
-        name = f"default/generic/shop/{number}"
-        lane.acquire_lease(0, "bench")
-        for part in range(3):
-            lane.buffer_message(name, f"m{part}", payload=payload(f"m{part}", "x" * 200), timing=timing(0))
-        lane.claim_due(0, "bench")
-        began = time.process_time()
-        kinds[number % 2].process(name, TimeLeft(lambda: 24_000))
-        telemetry.flush()
-        found[number % 2].append((time.process_time() - began) * 1_000)
-    say(found)
-
-
 def poll(given: Given) -> None:
     """Every half second, read the due conversations, work, and delete them."""
     wire = Wire(given["port"])
@@ -201,7 +168,7 @@ def poll(given: Given) -> None:
 
 
 ROLES: dict[str, Callable[[Given], None]] = {
-    "send": send, "send_naive": send_naive, "process": process, "execute": execute, "emit": emit, "poll": poll,
+    "send": send, "send_naive": send_naive, "process": process, "execute": execute, "poll": poll,
 }  # fmt: skip
 
 if __name__ == "__main__":

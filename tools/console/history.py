@@ -51,13 +51,6 @@ class History:
             found = [each for each in (*self._events, *self._others) if each["conversation"] == conversation]
         return sorted(found, key=lambda each: int(each["at"]))
 
-    def batch(self, batch_id: str) -> Json | None:
-        """Return the detail of the batch's first event, or None if it is not kept."""
-        return next(
-            (each["detail"] for each in self.events if each["detail"].get("batchId") == batch_id and "why" in each),
-            None,
-        )
-
     def with_text(self, text: str) -> dict[str, int]:
         """Return the conversations whose ids contain the text, newest first, each with the time of its last entry."""
         with self._lock:

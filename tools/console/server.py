@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from tools.console.polls import Polls, now_ms
 KEEP_ALIVE_SECONDS = 15.0
 MAX_TEXT_CHARACTERS = 4_000
 MAX_FOUND = 50
-CONVERSATION_SLASHES = 3
 MS_BETWEEN_DIAGNOSES = 60_000
 PAGE = Path(__file__).parent / "page"
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
@@ -71,8 +69,7 @@ class Operate(_Wish):
 
 
 class Why(_Wish):
-    conversation: str = Field(default="", max_length=1_024)
-    batch_id: str = Field(default="", max_length=1_024, alias="batchId")
+    id: str = Id
 
 
 class Search(_Wish):
@@ -128,7 +125,6 @@ def make_app(parts: ConsoleParts) -> Starlette:
 class _Answers:
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
-        self._diagnosing = threading.Lock()
         self._report: Json = {"at": 0}
 
     async def stream(self, _request: Request) -> Response:
@@ -183,16 +179,15 @@ class _Answers:
 
     def why(self, wish: Why) -> Json:
         """Return why a batch is late, or what waits in a conversation or its newest batch. It reads the logs."""
-        name, event = wish.batch_id or wish.conversation, self._parts.history.batch(wish.batch_id)
         with self._parts.place.errors():
-            return explain(self._parts.place.facts, self._parts.stage.ask, name, event=event)
+            return explain(self._parts.place.facts, self._parts.stage.ask, wish.id)
 
     def search(self, wish: Search) -> Json:
         """Return the conversations whose ids contain the text: open ones, then those of the history, newest first."""
         exact, text = wish.text.strip(), wish.text.strip().lower()
         newest = self._parts.history.with_text(text)
         found = {row["conversation"]: row for row in self._parts.polls.open_with(text)}
-        if exact.count("/") == CONVERSATION_SLASHES and exact not in found:
+        if "/" in exact and exact not in found:
             with suppress(Failed):
                 found = {exact: self._parts.stage.ask("conversation.show", conversation=exact)} | found
         rows = [
@@ -204,11 +199,10 @@ class _Answers:
 
     def doctor(self, _wish: _Wish) -> Json:
         """Return the doctor's findings, at most a minute old."""
-        with self._diagnosing:
-            if now_ms() - self._report["at"] >= MS_BETWEEN_DIAGNOSES:
-                with self._parts.place.errors():
-                    self._report = {"at": now_ms(), **shown(examine(self._parts.place.facts))}
-            return self._report
+        if now_ms() - self._report["at"] >= MS_BETWEEN_DIAGNOSES:
+            with self._parts.place.errors():
+                self._report = {"at": now_ms(), **shown(examine(self._parts.place.facts))}
+        return self._report
 
     def act(self, wish: Act) -> Json:
         """Post a webhook as the customer's platform would, and return how the stage answered."""

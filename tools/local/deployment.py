@@ -18,7 +18,6 @@ from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
 # How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
 MAX_SHOWN_LOG_LINES = 25
-STACK_OUTPUTS = "stack-outputs.json"
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 WITH_BATCH_CALLS = {"sqs:ChangeMessageVisibility", "sqs:DeleteMessage"}
 META = ("whatsapp", "messenger", "instagram")
@@ -40,7 +39,7 @@ class Cdk:
 
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
         """Deploy every stack of the local stage. Return the outputs of all stacks by name."""
-        outputs = self._folder / STACK_OUTPUTS
+        outputs = self._folder / "stack-outputs.json"
         arguments = [
             "deploy",
             "--all",
@@ -87,16 +86,6 @@ class Cdk:
             raise
         if failed:
             raise LocalError(f"cdk {arguments[0]} failed:\n{_last_lines(log.read_text())}")
-
-
-def read_webhook_secrets(outputs: Outputs, folder: Path) -> dict[str, Any]:
-    """Return the secrets by platform, in any form that ingest reads. `folder` is that of the deployment."""
-    deployed = json.loads((folder / STACK_OUTPUTS).read_text())[f"MessageBuffer-{cli.LOCAL}-Buffer"]
-    secret = outputs.client("secretsmanager").get_secret_value(SecretId=deployed["WebhookSecretId"])
-    try:
-        return dict(**json.loads(secret["SecretString"]))
-    except (TypeError, ValueError):
-        return {}  # ingest accepts nothing by a secret that is not an object
 
 
 def _api_endpoint(deployed: str, endpoint_url: str) -> str:

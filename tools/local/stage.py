@@ -17,7 +17,7 @@ from typing import Any
 
 import urllib3
 
-from infra.cli import LOCAL
+from bufferctl.stage import LOCAL, find_stage
 from infra.layer import LayerPlatform, build_layer
 from tools.local import deployment, emulator, processes, valkey, workers
 from tools.local.errors import LocalError
@@ -117,7 +117,8 @@ class Stage:
         outputs = Outputs.read(self.outputs_file)
         table = outputs.client("dynamodb").get_paginator("scan").paginate(TableName=outputs.RulesTableName)
         rules = table.build_full_result()["Items"]
-        secrets = deployment.read_webhook_secrets(outputs, self._run)
+        stage = find_stage(LOCAL, profile=None, region=None, outputs=self.outputs_file)
+        secrets = json.loads(stage.webhook_secrets())
         kept = {"emulator_port": instance.emulator_port, "webhook_secrets": secrets}
         self._kept_file.write_text(json.dumps({**kept, "rules": rules or self._kept().get("rules", [])}, indent=2))
         # One item has no rules: it is the table's version.
@@ -236,10 +237,7 @@ class Stage:
             return None
 
     def _kept(self) -> dict[str, Any]:
-        try:
-            return dict(**json.loads(self._kept_file.read_text()))
-        except (FileNotFoundError, TypeError, ValueError):
-            return {}
+        return dict(json.loads(self._kept_file.read_text())) if self._kept_file.exists() else {}
 
     def _clear(self, progress: Progress) -> None:
         if self._record.exists():

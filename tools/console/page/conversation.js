@@ -36,7 +36,7 @@ export function ConversationDialog({ conversation, store, close }) {
     ${!shown && html`<p class="empty">Looking …</p>`}
     ${shown?.waiting && html`
       <p class="why">${shown.waiting.why?.text ?? "Nothing waits."}</p>
-      <${WhyLate} wish=${{ conversation }}>Is it late, and why?<//>
+      <${WhyLate} id=${conversation}>Is it late, and why?<//>
       <${Facts} shown=${shown} />
       ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}
       ${store.hello.allowChanges && html`<${Actions} conversation=${conversation} shown=${shown} read=${read} />`}

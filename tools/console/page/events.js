@@ -15,21 +15,21 @@ export function EventLine({ event, conversation, children }) {
     ${isOpen && html`<div class="opened">
       ${isBatch(event) && event.why && html`<p>${event.why.text}</p>`}
       ${conversation && html`<p><${Conversation} id=${conversation}>Open the conversation<//></p>`}
-      ${lateClass(event) && html`<${WhyLate} wish=${{ batchId: event.detail.batchId }}>Why was it late?<//>`}
+      ${lateClass(event) && html`<${WhyLate} id=${event.detail.batchId}>Why was it late?<//>`}
       <${AsJson} id=${event.id} name=${event.detail.batchId ?? event.kind} /></div>`}
   </details>`;
 }
 
 // Asks why a batch was late, or why one that waits is. The server reads the stage's logs for it, so only at a click.
-export function WhyLate({ wish, children }) {
+export function WhyLate({ id, children }) {
   const [found, setFound] = useState(null);
   const look = async () => {
     setFound({ summary: "Looking …" });
-    setFound(await ask("why", wish));
+    setFound(await ask("why", { id }));
   };
   return html`<div class="causes"><button onClick=${look}>${children}</button>
     <div role="status">${found && html`<p><b>${found.problem ?? found.summary}</b> ${found.due}</p>
-      <ol>${found.causes?.map((cause, place) => html`<li key=${place} class=${cause.kind === "unknown" ? "soft" : ""}>${inCode(cause.text)}
+      <ol>${found.causes?.map((cause, place) => html`<li key=${place} class=${cause.from.length ? "" : "soft"}>${inCode(cause.text)}
         ${cause.from.length > 0 && html`<small>Read from ${inCode(cause.from.join("; "))}.</small>`}</li>`)}</ol>`}</div></div>`;
 }
 
