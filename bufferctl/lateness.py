@@ -215,6 +215,12 @@ class _Case:
             if self._is_near(line, end_ms) and shard in (None, line.fields.get("shard", shard))
         ]
         yield from _proven(lines) or [UNCLAIMED]
+        if started := [line for line in lines if line.fields["message"] == "processor started"]:
+            # It may have died before the due time, while it waited for that.
+            how, died = self._died("processor", self.known["dueAt"] - MINUTE_MS, started[0].at_ms)
+            yield from [(f"The processor's run died: {how}.", died)] if died else []
+            if self._said("taken late"):
+                yield f"The new processor claimed it {_seconds(end_ms - started[-1].at_ms)} later.", started[-1:]
 
     def _slow(self, line: LogLine, begin_ms: int, did: str) -> Cause:
         """Return the cause that a run took long to log this line, and whether its instance was new."""
@@ -227,19 +233,27 @@ class _Case:
         return f"{text}.", proofs
 
     def _deaths(self, role: str) -> list[Cause]:
-        """Return that runs of earlier attempts died, if they logged no result."""
-        earlier = (self.known["attempt"] or 1) - 1
-        if (died := earlier - len(self._said(*FAILURES))) <= 0:
+        """Return that runs of earlier attempts died, if they logged no result, or the run whose claim expired."""
+        earlier, recovered = (self.known["attempt"] or 1) - 1, self._said("recovered")
+        if (died := earlier - len(self._said(*FAILURES))) <= 0 and not recovered:
             return []
+        end_ms = recovered[-1].at_ms if recovered else self.known["emittedAt"] or self._facts.now_ms
+        how, found = self._died(role, self.known["dueAt"], end_ms)
+        if died > 0:
+            which = "Attempt 1" if earlier == 1 else f"{died} of the {earlier} earlier attempts"
+            return [(f"{which} logged no result, so its run died: {how}.", found)]
+        text = f"A run died before that claim expired: {how}." if found else "No line says why that claim expired."
+        return [(text, found or recovered)]
+
+    def _died(self, role: str, begin_ms: int, end_ms: int) -> Cause:
+        """Return how runs of this function died between these times, and the lines about it."""
         found = [
             line
             for death in DEATHS
             for line in self._search(role, f'"{death}"')
-            if death in line.text and not line.fields and self._is_near(line, self.known["emittedAt"])
+            if death in line.text and not line.fields and begin_ms <= line.at_ms <= end_ms
         ]
-        which = "Attempt 1" if earlier == 1 else f"{died} of the {earlier} earlier attempts"
-        how = ", ".join(sorted({_quoted(line).rstrip(".") for line in found})) or "no line says how"
-        return [(f"{which} logged no result, so its run died: {how}.", found)]
+        return ", ".join(sorted({_quoted(line).rstrip(".") for line in found})) or "no line says how", found
 
 
 def _proven(lines: list[LogLine]) -> list[Cause]:

@@ -17,12 +17,10 @@ WRONG_SIGNATURE = "The signature is missing or wrong."
 
 
 class Unauthentic(MessageBufferError):
-    """Raised if a signature is too old, or was not made with a secret that is valid for the webhook's accounts."""
+    """Raised if a signature is too old, or was not made with a secret that is valid for the webhook's accounts.
 
-    def __init__(self, answer: str, *, reason: str | None = None) -> None:
-        super().__init__(answer)
-        self.reason = reason or answer
-        """What the log says, which may be more than a stranger is told."""
+    A second argument is for the log alone, because strangers are not told as much.
+    """
 
 
 class Authentication:
@@ -64,7 +62,7 @@ class Authentication:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
         if signer is None:
             missing = f"The platform has no secret in this stage: run `bufferctl secret set {platform.name}`."
-            raise Unauthentic(WRONG_SIGNATURE, reason=None if credentials.every_secret else missing)
+            raise Unauthentic(WRONG_SIGNATURE, *([] if credentials.every_secret else [missing]))
         if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):
             minutes = MAX_SIGNATURE_AGE_MS // MINUTE_MS
             raise Unauthentic(f"The time in the signature is missing, or not within {minutes} minutes of ours.")

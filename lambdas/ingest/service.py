@@ -109,8 +109,8 @@ class Ingest:
             self._unauthenticated.count("Unauthentic")
             # The query may contain a secret.
             checked = {"url": request.webhook.url.partition("?")[0]} if platform and platform.signs_url else {}
-            self._unauthenticated.warn("signature refused", platform=name, reason=error.reason, **checked)
-            response = refuse(401, str(error))
+            self._unauthenticated.warn("signature refused", platform=name, reason=error.args[-1], **checked)
+            response = refuse(401, error.args[0])
         except (StoreError, SendFailed) as error:
             response = self._refuse_after(error, name)
         return in_form_of(platform, response)

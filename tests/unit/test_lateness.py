@@ -111,6 +111,25 @@ CAUSES: dict[str, tuple[list[Line], list[Line], str]] = {
         [said("watchdog", 20_000, "processor started", shard=0)], [emitted(21_000), taken(20_950, 20_900)],
         "No processor ran for the shard, so the watchdog started one.",
     ),
+    "a processor that died while it waited": (
+        [(PROCESSOR, -300, "Worker process died")],
+        [emitted(6_400), taken(6_300, 6_000), said("watchdog", 3_700, "processor started", shard=0)],
+        "The processor's run died: Worker process died.",
+    ),
+    "a new processor that was slow": (
+        [said("watchdog", 3_700, "processor started", shard=0)], [emitted(6_400), taken(6_300, 6_000)],
+        "The new processor claimed it 2.3 s later.",
+    ),
+    "a run that died before it took the batch": (
+        [lambda_said(400, "Worker process died")],
+        [emitted(10_400), taken(10_300, 10_200), said("watchdog", 10_100, "recovered", WARNING, conversation=NAME)],
+        "A run died before that claim expired: Worker process died.",
+    ),
+    "a claim that expired without a death": (
+        [said("watchdog", 10_100, "recovered", WARNING, conversation=NAME)],
+        [emitted(10_400), taken(10_300, 10_200), lambda_said(10_200, "Worker process died")],
+        "No line says why that claim expired.",
+    ),
     "a start that Lambda refused": (
         [said(PROCESSOR, 100, "conversation processor could not be started", WARNING, conversation=NAME,
               outcome="ClaimReturned", retry_in_ms=5_000, reason="TooManyRequestsException")],
