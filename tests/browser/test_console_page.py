@@ -458,6 +458,14 @@ def test_a_conversation_has_an_address_that_opens_it_also_if_it_is_idle(scene: S
     expect(dialog).to_contain_text("idle", timeout=WITHIN_MS)
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+    scene.stage.unknown = {"acme/generic/a/never"}
+    page.goto(page.url.partition("#")[0] + "#/conversation/acme/generic/a/never")
+    expect(dialog).to_contain_text("remembers nothing", timeout=WITHIN_MS)
+    # An object of JavaScript has this name, but the page has no such view.
+    page.goto(page.url.partition("#")[0] + "#toString")
+    expect(dialog).to_have_count(0)
+    view(page, "Live")
+    expect(page.get_by_role("link", name="Live")).to_have_attribute("aria-current", "page")
 
 
 def test_a_search_finds_what_waits_and_what_is_known_only_from_events(scene: Scene) -> None:
