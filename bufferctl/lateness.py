@@ -132,7 +132,9 @@ class _Case:
             # The stage knows only when the next attempt is due.
             self.known |= {"state": "in_flight", "batchId": batch["batchId"], "attempt": batch["attempt"]}
         elif shown.get("count"):
-            self.known |= {"state": "waiting", "dueAt": shown["dueAt"], "due": _text(why_due(shown))}
+            # Between the claim and the run's first step there is no batch yet.
+            state = "in_flight" if shown.get("state") == "inflight" else "waiting"
+            self.known |= {"state": state, "dueAt": shown["dueAt"], "due": _text(why_due(shown))}
         if self.known["state"] != "unknown":
             self.known["lane"] = "valkey" if "shard" in shown else "dynamodb"
 
@@ -144,7 +146,7 @@ class _Case:
             conversation = known["conversation"] = found[0].fields["conversation"]
         lines = self._about("conversation", conversation) if conversation else []
         ended = [each for each in lines if each.fields["message"] in ("emitted", "dead letter")]
-        if batch is None and known["state"] != "waiting" and ended:
+        if batch is None and known["state"] not in ("waiting", "in_flight") and ended:
             batch = known["batchId"] = ended[-1].fields["batch"]
         line = next(
             (each for each in ended if (each.fields["message"], each.fields["batch"]) == ("emitted", batch)), None
@@ -206,7 +208,7 @@ class _Case:
         """Return why lines about the batch are missing, or None if none are."""
         if self._problem:
             return f"Not everything could be read: {self._problem}."
-        if self._said("emitted", "taken late") or self.known["state"] == "waiting":
+        if self._said("emitted", "taken late") or not self.known["batchId"]:
             return None
         if not self._facts.logs_info(EMITTERS[self.known["lane"] or "valkey"]):
             return "The stage's log_level hides the lines that would say more."
@@ -230,6 +232,8 @@ class _Case:
                 yield self._start(taken[0], due_ms + claimed_ms, "The run took the batch {} after the claim")
         elif self.known["state"] == "waiting":
             yield from self._before_the_claim(self._facts.now_ms)
+        elif not self.known["batchId"]:
+            yield Cause("not_taken", "It is claimed, but no run has taken it yet: a run starts slowly, or has died.")
         # A run that took the batch in time logs no `taken late`. A redrive of a dead letter takes no batch.
         last = [line for line in taken if line.fields["attempt"] == self.known["attempt"]]
         begin_ms = last[0].at_ms if last else due_ms if self.known["attempt"] == 1 else None
@@ -252,9 +256,9 @@ class _Case:
         if found := [*_proven(lines, OF_SHARD)]:
             yield from found
         elif lines or not self._facts.is_local:
-            yield Cause("unknown", "It was not claimed in time, and no log line says why.")
+            yield Cause("unknown", "No claim in time led to a run, and no log line says why.")
         else:
-            text = "It was not claimed in time. The emulator writes the processor's lines when the processor ends."
+            text = "No claim in time led to a run. The emulator writes the processor's lines when the processor ends."
             yield Cause("unknown", text)
 
     def _start(self, line: LogLine, asked_at_ms: int, text: str) -> Cause:

@@ -213,6 +213,13 @@ def test_what_waits_too_long_is_explained_by_its_shard() -> None:
     assert (kinds(found), found["lateness"]) == (["no_processor"], "very_late")
 
 
+def test_what_is_claimed_and_not_yet_taken_is_not_said_to_be_unclaimed() -> None:
+    earlier = [emitted(0), said("watchdog", 2_000, "processor started", shard=0)]
+    found = why(earlier, state="inflight", count=1, dueAt=DUE_MS, firstAt=DUE_MS - 5_000)
+    assert (found["state"], found["lateMs"], kinds(found)) == ("in_flight", 60_000, ["not_taken"])
+    assert "not claimed" not in found["summary"]
+
+
 def test_a_dead_letter_is_found_by_its_conversation_and_its_redrive_is_not_taken_for_a_slow_run() -> None:
     letter = said("conversation_processor", 9_000, "dead letter", WARNING, conversation=NAME, batch=BATCH, attempt=9,
                   reason="attempts exhausted")  # fmt: skip
