@@ -55,7 +55,7 @@ Ask = Callable[..., Json]
 # A sentence, and the lines that prove it.
 Cause = tuple[str, list[LogLine]]
 UNKNOWN: Cause = ("No log line says what took the time.", [])
-UNCLAIMED: Cause = ("It was not claimed in time, and no log line says why.", [])
+UNCLAIMED: Cause = ("No claim in time led to a run, and no log line says why.", [])
 
 
 def grade(late_ms: int | None) -> str | None:
@@ -113,7 +113,9 @@ class _Case:
             self.known |= {"state": "in_flight", "batchId": batch["batchId"], "attempt": batch["attempt"]}
         elif shown.get("count"):
             due = (why_due(shown) or {}).get("text")
-            self.known |= {"state": "waiting", "dueAt": shown["dueAt"], "due": due}
+            # Between the claim and the run's first step there is no batch yet.
+            state = "in_flight" if shown.get("state") == "inflight" else "waiting"
+            self.known |= {"state": state, "dueAt": shown["dueAt"], "due": due}
 
     def _read(self) -> None:
         """Read the lines about the batch. If none is named, and nothing waits, take the conversation's newest one."""
@@ -122,7 +124,7 @@ class _Case:
         if conversation is None and (found := self._about("batch", batch)):
             conversation = known["conversation"] = found[0].fields["conversation"]
         lines = self._about("conversation", conversation) if conversation else []
-        if batch is None and known["state"] != "waiting":
+        if batch is None and known["state"] == "unknown":
             ended = [each.fields["batch"] for each in lines if each.fields["message"] in ("emitted", "dead letter")]
             batch = known["batchId"] = ended[-1] if ended else None
         lines = [each for each in lines if each.fields.get("batch", batch) == batch]
@@ -195,6 +197,8 @@ class _Case:
                 yield self._slow(taken[0], claimed_at_ms, "took the batch {} after the claim")
         elif self.known["state"] == "waiting":
             yield from self._before_the_claim(self._facts.now_ms)
+        elif not self.known["batchId"]:
+            yield "It is claimed, but no run has taken it yet: a run starts slowly, or has died.", []
         if last := [line for line in taken if line.fields["attempt"] == self.known["attempt"]]:
             begin_ms, after = last[0].at_ms, "taken"
         elif self.known["attempt"] != 1:

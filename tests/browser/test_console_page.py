@@ -458,6 +458,14 @@ def test_a_conversation_has_an_address_that_opens_it_also_if_it_is_idle(scene: S
     expect(dialog).to_contain_text("idle", timeout=WITHIN_MS)
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+    scene.stage.unknown = {"acme/generic/a/never"}
+    page.goto(page.url.partition("#")[0] + "#/conversation/acme/generic/a/never")
+    expect(dialog).to_contain_text("remembers nothing", timeout=WITHIN_MS)
+    # An object of JavaScript has this name, but the page has no such view.
+    page.goto(page.url.partition("#")[0] + "#toString")
+    expect(dialog).to_have_count(0)
+    view(page, "Live")
+    expect(page.get_by_role("link", name="Live")).to_have_attribute("aria-current", "page")
 
 
 def test_a_search_finds_what_waits_and_what_is_known_only_from_events(scene: Scene) -> None:
@@ -552,7 +560,7 @@ TOO_SMALL = """() => [...document.querySelectorAll("button, a, input, select, su
     .filter((each) => each.checkVisibility() && !each.matches(".skip"))
     .map((each) => [each.outerHTML.slice(0, 90), each.getBoundingClientRect()])
     .filter(([, { width, height }]) => width < 40 || height < 40).map(([name]) => name)"""
-TOO_WIDE = """() => [document.documentElement, ...document.querySelectorAll("main *, dialog, dialog *")]
+TOO_WIDE = """() => [document.documentElement, ...document.querySelectorAll("main :not(input), dialog, dialog *")]
     .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
     .filter((each) => getComputedStyle(each).display !== "inline")
     .map((each) => each.outerHTML.slice(0, 90))"""
@@ -602,6 +610,11 @@ def test_a_phone_has_large_targets_no_sideways_scrolling_and_the_message_and_its
     page = scene.page
     page.set_viewport_size({"width": 390, "height": 844})
     page.reload()
+    customer = page.locator("summary").filter(has_text="Customer")
+    customer.click()
+    page.get_by_label("Customer", exact=True).fill("C" * 60)
+    customer.click()
+    expect(customer).to_contain_text("C" * 60)
     busy(scene)
     for part in (scene.line, page.get_by_label("The buffer")):
         box = part.bounding_box()

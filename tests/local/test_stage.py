@@ -134,6 +134,8 @@ def test_a_new_stage_has_the_port_and_secrets_of_the_one_before_and_its_rules_if
     first = stage_of(tmp_path, "valkey", monkeypatch)
     aws.items = list(RULES)
     assert first.keep() == 1, "the item with the version is none"
+    for written in (first.outputs_file, tmp_path / "kept.json"):
+        assert written.stat().st_mode & 0o077 == 0, "only its owner may read the secrets"
     second = first.stopped()
     aws.items = []
     second.up(Progress(io.StringIO()))

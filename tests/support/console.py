@@ -76,6 +76,7 @@ class ImitatedStage:
         self.posted: list[PostedWebhook] = []
         self.rows: list[Json] = []
         self.letters: list[Json] = []
+        self.unknown: set[str] = set()
         self.is_away = False
         self.asked: list[tuple[str, Json]] = []
 
@@ -100,7 +101,8 @@ class ImitatedStage:
     def _shown(self, fields: Json) -> Json:
         row = next((each for each in self.rows if each["conversation"] == fields["conversation"]), None)
         shown = {
-            "conversation": fields["conversation"], "shard": 0, "state": "idle", "count": 0, "dueAt": None,
+            "conversation": fields["conversation"], "known": fields["conversation"] not in self.unknown,
+            "shard": 0, "state": "idle", "count": 0, "dueAt": None,
             "reason": None, "rule": None, "appliedWaitMs": None, "firstAt": None, "lastAt": None, "generation": 1,
             "heldUntil": None, "holds": [], "batch": None,
         } | (row or {})  # fmt: skip

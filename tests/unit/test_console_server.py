@@ -132,6 +132,8 @@ def test_a_search_finds_open_conversations_then_kept_ones_then_an_exact_id() -> 
     assert [name for name, *_ in found("ADA")] == ["t/p/a/Ada", "t/p/a/ada-2", "t/p/a/ada-1"]
     assert found("t/p/a/cy") == [("t/p/a/cy", "idle", None)]
     assert found("t/p/a/bo") == [("t/p/a/bo", "idle", 2)]
+    place.stage.unknown = {"t/p/a/never"}
+    assert not found("t/p/a/never")
 
 
 def test_the_age_of_the_data_is_that_of_the_newest_answer() -> None:

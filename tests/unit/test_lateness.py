@@ -176,7 +176,7 @@ def test_a_batch_that_is_not_late_needs_no_cause() -> None:
     ids=["nothing else", "an outage before", "an outage after", "another shard", "a processor that ran"],
 )
 def test_what_no_line_proves_is_unknown(lines: list[Line]) -> None:
-    assert texts(why(lines)) == "It was not claimed in time, and no log line says why."
+    assert texts(why(lines)) == "No claim in time led to a run, and no log line says why."
 
 
 def test_missing_lines_are_said_to_be_missing() -> None:
@@ -207,6 +207,14 @@ def test_what_waits_too_long_is_explained_by_its_shard() -> None:
     found = why([refused], **overdue)
     assert found["lateness"] == "very_late"
     assert texts(found) == "No processor ran for the shard, and none started: Throttled."
+
+
+def test_what_is_claimed_and_not_yet_taken_is_not_said_to_be_unclaimed() -> None:
+    earlier = [emitted(0), said("watchdog", 2_000, "processor started", shard=0)]
+    found = why(earlier, state="inflight", count=1, dueAt=DUE_MS, firstAt=DUE_MS - 5_000)
+    assert (found["state"], found["lateMs"]) == ("in_flight", 60_000)
+    assert texts(found) == "It is claimed, but no run has taken it yet: a run starts slowly, or has died."
+    assert "not claimed" not in found["summary"]
 
 
 def test_a_dead_letter_is_found_by_its_conversation_and_its_redrive_is_not_taken_for_a_slow_run() -> None:

@@ -189,7 +189,8 @@ class _Answers:
         found = {row["conversation"]: row for row in self._parts.polls.open_with(text)}
         if "/" in exact and exact not in found:
             with suppress(Failed):
-                found = {exact: self._parts.stage.ask("conversation.show", conversation=exact)} | found
+                state = self._parts.stage.ask("conversation.show", conversation=exact)
+                found = ({exact: state} if state["known"] else {}) | found
         rows = [
             {key: found.get(name, {}).get(key) for key in ("state", "lane", "count", "dueAt")}
             | {"conversation": name, "lastAt": newest.get(name)}

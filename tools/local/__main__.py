@@ -176,6 +176,7 @@ def _follow(stage: Stage, name: str | None) -> None:
     outputs, since_ms, logged = stage.outputs(), int(time.time() * 1_000) - MAX_PAST_LOGS_MS, None
     if name:
         since_ms, logged = 0, str(_ask(stage, "id.look_up", id=name)["logged"])
+        print(f"These lines name {logged}; there are none if there is no such id. Ctrl-C ends this.", file=sys.stderr)
     for line in logs.follow(outputs, since_ms=since_ms, about=logged):
         print(line, flush=True)
 

@@ -26,7 +26,9 @@ def follow(outputs: Outputs, *, since_ms: int, about: str | None = None) -> Iter
         # The lines of a run may all have the same time. The sort is stable, so it keeps the order in which the function
         # wrote them.
         for at_ms, role, _, message in sorted(not_in(shown, found), key=lambda line: line[0]):
-            if about is None or json.dumps(about) in message:
+            # An open page of the console asks for its conversation all the time.
+            is_question = role == "admin" and '"conversation.show"' in message
+            if about is None or (json.dumps(about) in message and not is_question):
                 time_of_day = f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
                 yield f"{time_of_day} {role:<22} {message.rstrip()}"
         shown, since_ms = Counter(found), max(since_ms, looked_at_ms - MAX_LATE_LINE_MS)

@@ -36,10 +36,7 @@ class Outputs:
     """The URL that each platform calls. If `up` was given the address of a tunnel, the URL begins with it."""
 
     def write(self, path: Path) -> None:
-        # Write to another file and rename it, so that a program that waits for the file never reads half of it.
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        unfinished.replace(path)
+        write_private(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Outputs:
@@ -53,3 +50,13 @@ class Outputs:
     def client(self, service: str) -> Any:
         """Return a boto3 client that calls this stage's emulator."""
         return sessions.emulator_client(service, endpoint_url=self.AwsEndpointUrl, region=self.Region)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, because its secrets may be a real platform's."""
+    # Write to another file and rename it, so that a program that waits for the file never reads half of it.
+    unfinished = path.with_suffix(".part")
+    unfinished.unlink(missing_ok=True)
+    unfinished.touch(mode=0o600)
+    unfinished.write_text(text)
+    unfinished.replace(path)

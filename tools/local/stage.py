@@ -21,7 +21,7 @@ from bufferctl.stage import LOCAL, find_stage
 from infra.layer import LayerPlatform, build_layer
 from tools.local import deployment, emulator, processes, valkey, workers
 from tools.local.errors import LocalError
-from tools.local.outputs import Outputs
+from tools.local.outputs import Outputs, write_private
 from tools.local.progress import Progress
 
 # The first answer takes long, because the emulator must start a process of ingest.
@@ -120,7 +120,7 @@ class Stage:
         stage = find_stage(LOCAL, profile=None, region=None, outputs=self.outputs_file)
         secrets = json.loads(stage.webhook_secrets())
         kept = {"emulator_port": instance.emulator_port, "webhook_secrets": secrets}
-        self._kept_file.write_text(json.dumps({**kept, "rules": rules or self._kept().get("rules", [])}, indent=2))
+        write_private(self._kept_file, json.dumps({**kept, "rules": rules or self._kept().get("rules", [])}, indent=2))
         # One item has no rules: it is the table's version.
         return sum("rules" in item for item in rules)
 

@@ -21,7 +21,7 @@ function App() {
   }, []);
   if (!store.hello) return html`<p class="loading">Waiting for the console …</p>`;
   const conversation = addressed();
-  if (location.hash.slice(1) in VIEWS) shown = location.hash.slice(1);
+  if (Object.hasOwn(VIEWS, location.hash.slice(1))) shown = location.hash.slice(1);
   const [, View] = VIEWS[shown];
   const skip = (event) => main.current.focus(event.preventDefault());
   // The reader may have left by another address already.

@@ -35,7 +35,7 @@ export function ConversationDialog({ conversation, store, close }) {
     ${shown?.problem && html`<p class="problem" role="alert">${shown.problem}</p>`}
     ${!shown && html`<p class="empty">Looking …</p>`}
     ${shown?.waiting && html`
-      <p class="why">${shown.waiting.why?.text ?? "Nothing waits."}</p>
+      <p class="why">${shown.waiting.why?.text ?? (shown.known ? "Nothing waits." : "The stage remembers nothing of it: it never was, it was forgotten, or it was idle for long.")}</p>
       <${WhyLate} id=${conversation}>Is it late, and why?<//>
       <${Facts} shown=${shown} />
       ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}

@@ -40,7 +40,7 @@ export function Live({ store }) {
     <${Totals} cells=${[["Open", status ? `${stage.open}${stage.more ? "+" : ""}` : "–"], ["Scheduled", status?.pending ?? "–"],
       ["In flight", status?.inflight ?? "–"], ["Open in DynamoDB", status?.windows?.open ?? "–"], ["Dead letters", stage?.letters?.inQueue ?? "–"]]} />
     <form class="filters" role="search" onSubmit=${go}>
-      <label>Conversation <input type="search" size="40" placeholder="a part of its id, or tenant/platform/account/user" value=${store.searched} onInput=${search} /></label>
+      <label>Conversation <input type="search" size="40" maxlength="1024" placeholder="a part of its id, or tenant/platform/account/user" value=${store.searched} onInput=${search} /></label>
       <span class="count" role="status">${!asked ? `${rows.length} of ${stage?.open ?? 0}${stage?.more ? " or more" : ""} shown, the earliest due first`
         : found ? found.problem ?? `${rows.length}${found.more ? " or more" : ""} found` : "Looking …"}</span>
     </form>
