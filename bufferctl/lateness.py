@@ -66,9 +66,9 @@ def grade(late_ms: int | None) -> str | None:
 
 
 def explain(facts: StageFacts, ask: Ask, name: str) -> Json:
-    """Return why a batch, or what waits in a conversation, is late. `name` is the id of either.
+    """Return why a batch, or a conversation's batch, is late. `name` is the id of either.
 
-    `ask` asks the admin function.
+    `ask` invokes the admin function.
     """
     case = _Case(facts, ask, name)
     causes = sorted(case.causes(), key=lambda cause: cause[1][0].at_ms if cause[1] else facts.now_ms)
@@ -84,7 +84,7 @@ def explain(facts: StageFacts, ask: Ask, name: str) -> Json:
 
 
 class _Case:
-    """One batch, or the messages that wait, with what is known about it."""
+    """The known facts about a batch, or about messages that wait."""
 
     def __init__(self, facts: StageFacts, ask: Ask, name: str) -> None:
         self._facts, self._ask = facts, ask
@@ -118,7 +118,7 @@ class _Case:
             self.known |= {"state": state, "dueAt": shown["dueAt"], "due": due}
 
     def _read(self) -> None:
-        """Read the lines about the batch. If none is named, and nothing waits, take the conversation's newest one."""
+        """Read the lines about the batch. If no batch is known, and no messages wait, take the newest batch."""
         known = self.known
         batch, conversation = (name and self._logged(name) for name in (known["batchId"], known["conversation"]))
         if conversation is None and (found := self._about("batch", batch)):
@@ -227,7 +227,7 @@ class _Case:
                 yield f"The new processor claimed it {_seconds(end_ms - started[-1].at_ms)} later.", started[-1:]
 
     def _slow(self, line: LogLine, begin_ms: int, did: str) -> Cause:
-        """Return the cause that a run took long to log this line, and whether its instance was new."""
+        """Return as a cause how long a run took to log this line, and whether its instance was new."""
         text, proofs = f"The run {did.format(_seconds(line.at_ms - begin_ms))}", [line]
         for report in self._search(line.role, '"Init Duration"'):
             init = INIT.search(report.text)
@@ -237,7 +237,7 @@ class _Case:
         return f"{text}.", proofs
 
     def _deaths(self, role: str) -> list[Cause]:
-        """Return that runs of earlier attempts died, if they logged no result, or the run whose claim expired."""
+        """Return a cause if earlier attempts died and logged no result, or the run whose claim expired."""
         earlier, recovered = (self.known["attempt"] or 1) - 1, self._said("recovered")
         if (died := earlier - len(self._said(*FAILURES))) <= 0 and not recovered:
             return []
@@ -287,7 +287,7 @@ def _role(line: LogLine) -> str:
 
 
 def _quoted(line: LogLine) -> str:
-    """Return the message of a line, or what Lambda says in it."""
+    """Return a line's message, or Lambda's text about a death."""
     text = line.text.splitlines()[0]
     death = next((each for each in DEATHS if each in text), "")
     return str(line.fields.get("message") or text[text.find(death) :])

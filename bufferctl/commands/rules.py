@@ -50,7 +50,7 @@ def change(
     replace: Annotated[bool, typer.Option("--replace", help="Remove the rules that are not given.")] = False,
     expected_version: ExpectedVersion = None,
 ) -> Shown:
-    """Add rules to those of a scope; null removes one. A door's mapping is replaced."""
+    """Add rules to those of a scope; null removes one. Replace a door's mapping whole."""
     parsed, stage = read_json(rules, what="rules"), ctx.obj.find()
     try:
         found = stage.ask("rules.get", scope=scope)
@@ -65,7 +65,7 @@ def change(
 
 @app.command()
 def undo(ctx: Ctx, scope: Scope) -> Shown:
-    """Bring back the rules of a scope before the last change, for 30 days also deleted ones. A second undo redoes."""
+    """Undo the last change of a scope's rules; a deletion, within 30 days. A second undo restores the change."""
     result = ctx.obj.ask("rules.undo", scope=scope)
     return _changed(result, result["before"], result["after"])
 
@@ -88,7 +88,7 @@ def differences(before: Any, after: Any) -> list[str]:
 
 
 def _fields(value: Any, name: str = "") -> dict[str, str]:
-    """Return the JSON of each field, inner ones by their path."""
+    """Return the JSON of each field, with its path as the key."""
     if not isinstance(value, dict) or (name and not value):
         return {name or "rules": json.dumps(value, ensure_ascii=False)}
     inner = (_fields(each, f"{name}.{key}" if name else key) for key, each in value.items())

@@ -30,7 +30,7 @@ def change(
     add: Annotated[bool, typer.Option("--add", help="Keep the present secrets valid, too.")] = False,
     verify_token: Annotated[bool, typer.Option("--verify-token", help="Set the platform's verify token.")] = False,
 ) -> Shown:
-    """Set the secret of a platform, which is asked for or read from standard input. The other secrets stay."""
+    """Set a platform's secret: type it, or give it on standard input. Other platforms' secrets stay."""
     if verify_token and (account or add):
         raise Misused("A platform has only one verify token: leave --account and --add out.")
     # The library would make every other command slow.
@@ -66,7 +66,7 @@ def change(
 
 @app.command()
 def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
-    """Count the secrets of a platform. Say which of them is the text on standard input, if there is one."""
+    """Count the secrets of a platform. If standard input has a secret, say in which entries it is."""
     from lambdas.ingest.webhook_secrets import NOBODY, parse  # noqa: PLC0415 - as above
 
     found = parse(_read(ctx, platform, account)[1]).get(platform, NOBODY)
@@ -86,7 +86,7 @@ def check(ctx: Ctx, platform: Platform, *, account: Account = None) -> None:
 
 
 def _read(ctx: Ctx, platform: str, account: str | None) -> tuple[StageClient, str]:
-    """Return the stage and its secrets as JSON. Raise Misused if there is no such platform or account."""
+    """Return the stage, and its secrets in JSON. Raise Misused if there is no such platform or account."""
     from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
     from message_buffer.rules.rules_and_defaults import check_platform_names  # noqa: PLC0415
 

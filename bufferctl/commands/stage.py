@@ -142,7 +142,7 @@ def doctor(ctx: Ctx) -> None:
 def why(
     ctx: Ctx, name: Annotated[str, typer.Argument(metavar="ID", help="tenant/platform/account/user, or a batch id")]
 ) -> Shown:
-    """Say why a batch, or what waits in a conversation, is late, and from which log lines that was read."""
+    """Say why a batch, or a conversation's batch, is late, and which log lines prove it."""
     from bufferctl.facts import StageFacts  # noqa: PLC0415 - only this command needs it
     from bufferctl.lateness import explain  # noqa: PLC0415
 

@@ -120,7 +120,7 @@ class Conversations:
         return {"conversations": [*found.values()], "next": next_cursor, "more": more or next_cursor is not None}
 
     def show(self, request: r.ShowConversation) -> Json:
-        """Return the state in the first lane, and as `dynamodb` that lane's state, if messages also wait in it.
+        """Return the first lane's state. If messages also wait in the DynamoDB lane, add its state as `dynamodb`.
 
         `known` says whether any lane remembers the conversation.
         """

@@ -129,7 +129,7 @@ def operations_of(
 def audited(
     operations: Mapping[str, Operation], bus: EventBus, telemetry: Telemetry, *, clock: Clock = system_clock
 ) -> Mapping[str, Operation]:
-    """Return the operations. Each one that changes something then publishes who did it, after it has taken effect."""
+    """Return the operations. Those that change something also publish who did it, after they have taken effect."""
 
     def run(name: str, operation: Operation, fields: Json) -> Json:
         result = operation(fields)

@@ -1,4 +1,4 @@
-"""The assistant of services with OpenAI's older API, Chat Completions, which is the only one that most of them have."""
+"""The assistant of services with OpenAI's older API, Chat Completions. Most such services have no newer one."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +39,7 @@ class ChatCompletions(CompatibleService):
 
 
 def _text_of(content: Any) -> str:
-    """Return the words for the customer. Mistral's models that think return a list of parts."""
+    """Return the words for the customer. Mistral's reasoning models return a list of parts."""
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if part.get("type") == "text")
     text = (content or "").rpartition(END_OF_THOUGHTS)[2].strip()

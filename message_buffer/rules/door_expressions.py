@@ -97,7 +97,7 @@ def _problem(kind: str, children: list[Any], value: Any) -> str | None:
 class Interpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
     """Evaluates expressions on one webhook. Raises TooManySteps.
 
-    A function or an ordering that meets a value of the wrong type gives null.
+    A function or an order comparison gives null if a value has the wrong type.
     """
 
     steps = 0

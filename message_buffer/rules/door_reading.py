@@ -102,7 +102,7 @@ class DoorItem:
         self._fields = self.door.mapping.__dict__
 
     def read(self) -> Sent | Change | str:
-        """Return a message, a change, or the kind under which the item is ignored. Raise InvalidInput."""
+        """Return a message, a change, or why the item is ignored. Raise InvalidInput if it is invalid."""
         if self._holds(self._fields["ignore"]):
             return "filtered"
         changes = ((kind, self._fields[kind]) for kind in ("deleted", "edited", "reaction"))
@@ -208,9 +208,9 @@ class DoorItem:
         return self._read(found, _TYPES[name], name, must_fit=must_fit)
 
     def _read(self, value: Any, legal: TypeAdapter[Any], name: str, *, must_fit: bool = False) -> Any:
-        """Return a value in its type. Null, false and an empty text are no value.
+        """Return the value in the field's type, or None for null, false and an empty text.
 
-        If the value is invalid, raise InvalidInput if it must fit. Otherwise note it as left out, and return None.
+        If it is invalid, raise InvalidInput if `must_fit`; otherwise add it to `left_out`, and return None.
         """
         try:
             return None if value is None or value is False or value == "" else legal.validate_python(value)

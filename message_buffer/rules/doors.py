@@ -64,7 +64,7 @@ class Values(CheckedModel):
 
 
 class Change(Values):
-    """The condition for an edit or a deletion, and the values that differ from a message's."""
+    """The condition for an edit or a deletion, and its own expressions for some values."""
 
     when: Expression
 

@@ -1,7 +1,7 @@
 """The table of the rules that operators change: an item for each scope, and an item with the table's version.
 
 Each write raises the table's version, and gives it to the written item. So no two writes have the same version. An item
-keeps the version before it as `previous`. The item of deleted rules has only that, and expires.
+keeps its last version as `previous`. The item of deleted rules keeps only that, and expires.
 """
 
 import json
@@ -69,13 +69,13 @@ class RulesTable(Table):
         return version if existed else None
 
     def erase(self, scope: str, *, by: str, at_ms: int) -> bool:
-        """Delete the rules of a scope and those before them. Return whether it had rules."""
+        """Delete the rules of a scope and their `previous`. Return whether there were any."""
         return self._write(scope, {}, by=by, at_ms=at_ms, expected_version=None)[1]
 
     def _write(
         self, scope: str, fields: Values, *, by: str, at_ms: int, expected_version: int | None
     ) -> tuple[int, bool]:
-        """Write an item, or delete it without fields. Return the table's version, and whether the scope had rules."""
+        """Write an item; delete it if `fields` is empty. Return the table's version, and whether there were rules."""
         for _ in range(MAX_RULES_WRITES):
             # Read the table's version before the item. The write below fails if the version has changed since, so it
             # never replaces an item that this call has not seen.

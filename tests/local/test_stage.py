@@ -58,7 +58,7 @@ class Deployed(Stage):
         return OUTPUTS
 
     def stopped(self) -> "Deployed":
-        """Return the next stage in this folder, after this one was stopped as `make down` does."""
+        """Stop this stage as `make down` does, and return a new one in the same folder."""
         self.keep()
         self.down(Progress(io.StringIO()))
         return Deployed(self._home, running=None)

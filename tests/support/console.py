@@ -50,7 +50,7 @@ class ImitatedBus:
         late_ms: int = 10,
         **detail: Any,
     ) -> None:
-        """Publish a batch that was due this long after its last message by this rule, and was emitted late."""
+        """Publish a batch that was due `waits_ms` after its last message, and emitted `late_ms` later."""
         arrivals = [message["receivedAt"] for message in messages]
         first_at_ms, last_at_ms = min(arrivals), max(arrivals)
         emitted_at_ms = last_at_ms + waits_ms + late_ms

@@ -76,7 +76,7 @@ class SlowStage(Stage):
 
 
 def test_a_look_is_in_the_time_line_when_it_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reproduce a defect: a look that showed a message was in the time line before the message."""
+    """Reproduce a defect: a poll's entry came before the message that the poll had found."""
     stage, history = SlowStage([row("a")]), History()
     monkeypatch.setattr("tools.console.polls.now_ms", lambda: stage.now)
     polls_of(stage, history).sweep()

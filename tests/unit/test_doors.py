@@ -362,7 +362,7 @@ def test_a_mapping_that_is_nested_too_deeply_is_refused(field: str) -> None:
 
 
 def expressions() -> st.SearchStrategy[str]:
-    """Return expressions that are mostly valid, and mostly do more than a mapping needs."""
+    """Return expressions that are mostly valid, and more complex than usual."""
     leaves = st.sampled_from(
         [
             "body",
@@ -407,7 +407,7 @@ def test_no_expression_takes_more_than_its_steps(expression: str, body: Any) -> 
 
 
 class CountedInterpreter(Interpreter):
-    """Checks that everything an evaluation makes was paid for with steps, beside what stands in the body."""
+    """Checks that an evaluation makes no value larger than the body and its steps allow."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()

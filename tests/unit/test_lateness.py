@@ -48,7 +48,7 @@ WARNING, PROCESSOR = "WARNING", "processor"
 
 
 class Account:
-    """Answers a stage's calls to AWS. Its logs match a pattern as inexactly as the emulator does."""
+    """A fake of AWS. Like the emulator, it may return log lines that do not match the pattern."""
 
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines

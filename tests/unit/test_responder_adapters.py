@@ -546,7 +546,7 @@ def test_a_model_uses_tools_with_or_without_a_text(
 def test_an_odd_number_of_tokens_does_not_stop_a_reply(
     odd: Any, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
-    """The table would refuse it, some kinds only after the reply was sent."""
+    """The table would refuse it, sometimes only after the reply was sent."""
     server.answer = (200, CHAT_ANSWER | {"usage": {"prompt_tokens": odd, "completion_tokens": 5}})
     assert assistant("chat-completions").answer(PROMPT) == Reply("It left today.", 0, 5)
     server.answer = (200, OPENAI_ANSWER | {"usage": {"input_tokens": 30, "output_tokens": odd}})

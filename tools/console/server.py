@@ -178,7 +178,7 @@ class _Answers:
         return result
 
     def why(self, wish: Why) -> Json:
-        """Return why a batch is late, or what waits in a conversation or its newest batch. It reads the logs."""
+        """Return why a batch, or a conversation's batch, is late. Read the logs."""
         with self._parts.place.errors():
             return explain(self._parts.place.facts, self._parts.stage.ask, wish.id)
 

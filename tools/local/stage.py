@@ -107,9 +107,9 @@ class Stage:
             return self._stop()
 
     def keep(self) -> int:
-        """Write the running stage's port, webhook secrets and rules for a stage after it. Return how many rules it has.
+        """Save the stage's port, webhook secrets and rules for the next stage. Return how many scopes have rules.
 
-        If nobody has ever set rules on this stage, keep those of the stage before it.
+        If this stage never had rules, save the previous stage's again.
         """
         instance = self._running()
         if not instance or not self.outputs_file.exists():
@@ -271,13 +271,13 @@ def _settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slots_of(settings: Mapping[str, Any]) -> int:
-    """Return how many batches are emitted at once. Each takes a process, which a machine cannot have by the hundred."""
+    """Return how many batches are emitted at once. Each needs a process, and a machine cannot run hundreds of them."""
     shards: int = settings.get("shards", 1)
     return max(min(2 * (os.cpu_count() or 1), MAX_LOCAL_SLOTS), shards)
 
 
 def _free_ports(*wanted: int | None) -> list[int]:
-    """Return a free port for each wanted one: the same, unless another program has it."""
+    """Return the wanted ports. Replace None, and a port in use, by a free port."""
     # Keep all sockets open until the last port is chosen, so that no port is chosen twice.
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in wanted]

@@ -15,7 +15,7 @@ MAX_KILL_SECONDS = 5.0
 
 
 def warm_up(outputs: Outputs, *, slots: int, shards: int) -> None:
-    """Start the functions' processes, by events that change nothing: a conversation processor for each slot."""
+    """Start the functions' processes, one conversation processor a slot, by events that change nothing."""
     # No function has this operation, so it is refused, and not logged.
     events: list[tuple[str, Any]] = [(role, {"operation": "warm-up"}) for role in ("admin", "gate", "responder")]
     events += [("processor", {"shard": shard}) for shard in range(shards)]
