@@ -187,7 +187,7 @@ class _Answers:
         exact, text = wish.text.strip(), wish.text.strip().lower()
         newest = self._parts.history.with_text(text)
         found = {row["conversation"]: row for row in self._parts.polls.open_with(text)}
-        if "/" in exact and exact not in found:
+        if exact.count("/") == 3 and exact not in found:  # tenant/platform/account/user
             with suppress(Failed):
                 state = self._parts.stage.ask("conversation.show", conversation=exact)
                 found = ({exact: state} if state["known"] else {}) | found
