@@ -31,7 +31,7 @@ from message_buffer.rules.learned import (
     waits_of,
 )
 
-ROUNDS = 3
+ROUNDS, MAX_STEPS = 3, 30
 # Pulls the numbers of rare features towards 0, as this many observations would.
 _RIDGE = 2.0
 # Near its wait a gap counts as joined in part, so that weights do not jump from round to round.
@@ -126,9 +126,9 @@ def learn_from(
 
 
 def lowest_price(is_too_long: Callable[[float], bool]) -> tuple[float, float]:
-    """Return the highest price at which waits are too long and the lowest at which they are not, 0.1 % apart."""
-    low, high = 1e-6, 10.0
-    while high / low > 1.001:
+    """Return the highest price at which waits are too long and the lowest at which they are not, 1 % apart."""
+    low, high = 1e-4, 1.0
+    while high / low > 1.01:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if is_too_long(middle) else (low, middle)
     return low, high
@@ -142,7 +142,7 @@ def _fitted(counts: Counts, numbers: list[float]) -> tuple[float, ...]:
         for b, (went_on, watched) in enumerate(zip(count.went_on, count.watched, strict=True)):
             if watched:
                 rows.append(([(b, 1.0), *always, *((at, value * LATE[b]) for at, value in late)], went_on, watched))
-    for _ in range(20):
+    for _ in range(MAX_STEPS):
         slope = [0.0] * SPANS + [-_RIDGE * each for each in numbers[SPANS:]]
         bend = [[0.0] * NUMBERS for _ in range(NUMBERS)]
         for at in range(NUMBERS):
@@ -155,9 +155,10 @@ def _fitted(counts: Counts, numbers: list[float]) -> tuple[float, ...]:
                 line, share = bend[at], weight * value
                 for other, factor in row:
                     line[other] += share * factor
+        step = _solved(bend, slope)
         # A longer step could overshoot where few authors went on.
-        step = [min(max(each, -2.0), 2.0) for each in _solved(bend, slope)]
-        numbers = [each + by for each, by in zip(numbers, step, strict=True)]
+        part = min(1.0, 1 / max(map(abs, step)))
+        numbers = [each + part * by for each, by in zip(numbers, step, strict=True)]
         if max(map(abs, step)) < 0.005:
             break
     return tuple(numbers)
