@@ -42,7 +42,7 @@ Cell = tuple[int, Seen]
 
 
 class Count(NamedTuple):
-    """What was counted of the messages of a cell. All numbers are sums of weights."""
+    """The counted outcomes of a cell's messages. All numbers are sums of weights."""
 
     went_on: list[float]
     """By the span in which the author's next message came."""

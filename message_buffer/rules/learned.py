@@ -25,7 +25,7 @@ MIN_LEARNED_WAIT_MS, MAX_LEARNED_WAIT_MS = 1_000, 15_000
 MAX_GAP_MS = EDGES_S[-1] * SECOND_MS
 GAP_EDGES_MS = (3_000, 6_000, 10_000, 15_000)
 LENGTH_EDGES = (5, 10, 20, 40, 80, 160, 320)
-# What a text ends with, in the order of the model's numbers: a letter or digit, these marks, anything else, an emoji.
+# The classes of a text's end. The class 0 is a letter or a digit.
 _ENDS = {".": 1, "?": 2, "!": 3, "…": 4, ",": 4, ":": 4, ";": 4}
 OTHER_END, EMOJI_END = 5, 6
 HOURS_OF_A_QUARTER = 6
@@ -61,9 +61,8 @@ def seen(text: str, hour: int) -> Seen:
 
 def place_of(count: int, gap_ms: float | None) -> int:
     """Return which of a message's waits applies. A lane knows the message's position in the batch, and the gap before
-    it, only when it stores the message."""
+    it, only when it stores the message. A turn whose batch has just left is probably cut already."""
     if count <= 1:
-        # If the author's last message left a moment ago, this turn is probably split already.
         return FIRST if gap_ms is None or gap_ms > MAX_GAP_MS else SOON
     return (LATER if count > SECOND else SECOND) + bisect_left(GAP_EDGES_MS, gap_ms or 0)
 
@@ -109,7 +108,7 @@ def effects(place: int, message: Seen) -> tuple[list[tuple[int, float]], list[tu
 
 
 def best_wait_ms(hazard: list[float], price: float, min_ms: int, max_ms: int) -> int:
-    """Return the wait after which no other wait joins so much more that the additional waiting is worth its price."""
+    """Return the wait that joins the most, less the price of waiting."""
     silent = [1.0]
     for each in hazard:
         silent.append(silent[-1] * (1 - each))

@@ -158,7 +158,7 @@ def row(corpora: dict[str, list[Run]], corpus: str, asked: Asked) -> list[str]:
     elsewhere = learned(runs, [(runs, learn(others, asked.mean_ms, **bounds))], asked) if others else None
     goals = dict(zip(ASKED, GOALS.get(corpus, ()), strict=False))
     share = cut_share(own.values())
-    verdict = f"{goals[asked]} {'pass' if round(share) <= goals[asked] else 'miss'}" if asked in goals else "–"
+    verdict = f"{goals[asked]} {'pass' if share <= goals[asked] else 'miss'}" if asked in goals else "–"
     return [
         f"{corpus}, {asked.what}", f"{cut_share(fixed.values()):.1f}", f"{by_rhythm:.1f}",
         f"{share:.1f} ({interval(own)})", f"{cut_share(elsewhere.values()):.1f}" if elsewhere else "–", verdict,
