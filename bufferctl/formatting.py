@@ -111,11 +111,17 @@ def counted(number: int, thing: str) -> str:
     """Return `1 batch` or `2 batches`."""
     if number == 1:
         return f"1 {thing}"
-    return f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
+    return f"{number} {thing}{'es' if thing.endswith(('ch', 's')) else 's'}"
 
 
 def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def clock_time(at_ms: int) -> str:
+    """Return a time for a sentence, with the day if that is not today."""
+    at = _local_time(at_ms)
+    return f"{at:%H:%M:%S}" if at.date() == datetime.now(at.tzinfo).date() else f"{at:%a %d %b %H:%M:%S}"
 
 
 def second_of(time: str) -> str:

@@ -132,6 +132,8 @@ class IngestSettings(NamedTuple):
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
+    address: str | None = None
+    """The base URL that platforms call, if something stands before the API. None if they call the API itself."""
     queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
     """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
     `handoff` have no conditions."""
@@ -206,7 +208,7 @@ class ResponderOptions(NamedTuple):
     """The stage's settings of its responder, which `ResponderConfig` in `infra/settings_and_defaults.py` explains."""
 
     assistant: str
-    """`echo`, `bedrock`, `openai`, or the ARN of a function."""
+    """`echo`, `bedrock`, `openai`, `chat-completions`, or the ARN of a function."""
     model: str
     instructions: str
     assistant_url: str

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bufferctl.errors import Failed, Unreachable
-from bufferctl.formatting import as_json, counted, printable, second_of
-from bufferctl.options import Ctx, Shown, duration_ms
+from bufferctl.errors import Failed, NotFound, Unreachable
+from bufferctl.formatting import Lines, TextLine, as_json, counted, moment, printable, second_of
+from bufferctl.options import Ctx, Shown, checked_id, duration_ms
 from bufferctl.stage import ROOT, find_account
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from message_buffer.json_object import Json
@@ -74,7 +74,7 @@ def send(
 def tail(
     ctx: Ctx,
     *,
-    conversation: Annotated[str | None, typer.Option(help="Show only the events of this conversation.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Show only its events.", callback=checked_id)] = None,
     messages: Annotated[
         bool, typer.Option("--messages", help="Also show what people wrote, as --json always does.")
     ] = False,
@@ -93,8 +93,11 @@ def tail(
             subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription,
         ):
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
+            event = None
             for event in _events(subscription, seconds=seconds, count=count):
                 print(as_json(event, indent=None) if ctx.obj.json else _line(event, messages=messages), flush=True)
+            if event is None:
+                print("No event arrived.", file=sys.stderr)
     except (KeyboardInterrupt, BrokenPipeError):
         return
 
@@ -116,8 +119,8 @@ def _line(event: Json, *, messages: bool) -> str:
     parts = (
         second_of(event["time"]),
         event["detail-type"],
-        detail.get("conversationId"),
-        detail.get("flushReason") or detail.get("reason") or detail.get("change"),
+        detail.get("conversationId") or detail.get("subject"),
+        detail.get("flushReason") or detail.get("operation") or detail.get("reason") or detail.get("change"),
         None if count is None else counted(count, "message"),
         detail.get("batchId"),
         (detail.get("text") or " ".join(part["text"] for part in detail.get("parts", ()))) if messages else None,
@@ -133,6 +136,28 @@ def doctor(ctx: Ctx) -> None:
     given = ctx.obj
     account = find_account(given.stage, profile=given.profile, region=given.region, outputs=given.outputs)
     diagnose(account, Namespace(stage=given.stage, json=given.json))
+
+
+@app.command()
+def why(
+    ctx: Ctx, name: Annotated[str, typer.Argument(metavar="ID", help="tenant/platform/account/user, or a batch id")]
+) -> Shown:
+    """Say why a batch, or what waits in a conversation, is late, and from which log lines that was read."""
+    from bufferctl.facts import StageFacts  # noqa: PLC0415 - only this command needs it
+    from bufferctl.lateness import TONES, explain  # noqa: PLC0415
+
+    stage = ctx.obj.find()
+    found = explain(StageFacts(ctx.obj.stage, stage.client), stage.ask, name)
+    if found["state"] == "unknown":
+        raise NotFound(" ".join((found["summary"], *(each["text"] for each in found["causes"]))))
+    lines = [TextLine(found["summary"], TONES[found["lateness"]])]
+    lines += [TextLine(found["due"])] if found["due"] else []
+    for cause in found["causes"]:
+        at = f"{moment(cause['at'])}  " if cause["at"] else ""
+        lines.append(
+            TextLine("\n".join((f"- {at}{cause['text']}", *(f"  read from {each}" for each in cause["from"]))))
+        )
+    return found, Lines(lines)
 
 
 @app.command()

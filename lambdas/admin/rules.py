@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from lambdas.admin.conversations import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
-from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
+from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules, read_request
 from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
@@ -15,7 +15,6 @@ from message_buffer.lanes.outcomes import BufferEmpty, BufferRetimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.queues import unknown_queues
@@ -84,13 +83,14 @@ class RulesAdmin:
         raise SubjectNotFound(f"There are no rules under {request.scope}.")
 
     def set(self, request: SetRules) -> Json:
+        """Replace the rules of a scope."""
         scope = _checked_scope(request.scope)
         check_platform_names(_platforms_named(scope, request.rules))
         if unknown := [*unknown_queues(request.rules, self._queues)]:
             raise InvalidRules("\n".join(unknown))
         others = [each for each in self._table.read_all() if each.scope != scope]
-        if scope.startswith(DOOR):
-            _require_room_for_door(request.rules, others)
+        if scope.startswith(DOOR) and sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
+            raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
         self._check(scope, [*others, StoredRules(scope, request.rules, 0, "", None)])
         version = self._table.put(
             scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
@@ -99,11 +99,25 @@ class RulesAdmin:
 
     def delete(self, request: DeleteRules) -> Json:
         # Do not check the form of the scope, so that an item which was written into the table by hand can be deleted.
-        if not self._table.delete(
+        version = self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
-        ):
+        )
+        if version is None:
             raise SubjectNotFound(f"There are no rules under {request.scope}.")
-        return {"deleted": request.scope, "open": self._retime(request.scope)}
+        return {"deleted": request.scope, "version": version, "open": self._retime(request.scope)}
+
+    def undo(self, request: OfScope) -> Json:
+        """Bring back the rules of a scope before its last change, or delete the rules if there were none."""
+        if not (change := self._table.last_change(request.scope)):
+            raise SubjectNotFound(f"No earlier version of the rules under {request.scope} is known.")
+        before, after = change
+        of_present: Json = {"by": request.by, "scope": request.scope, "expectedVersion": after.version if after else 0}
+        # The older rules are checked again, because other layers may have changed since.
+        if before:
+            done = self.set(read_request(SetRules, {**of_present, "rules": before.rules}))
+        else:
+            done = self.delete(read_request(DeleteRules, of_present))
+        return {**done, "before": after and after.rules, "after": before and before.rules}
 
     def explain(self, request: ExplainRules) -> Json:
         conversation, stored = parse_conversation_id(request.conversation), self._table.read_all()
@@ -238,15 +252,7 @@ def _checked_scope(scope: str) -> str:
             "A scope must be stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id>,"
             " account:<platform>/<account> or door:<name>; inside a name, write %2F for a / and %25 for a %."
         )
-    if scope.startswith(DOOR) and not is_door_name(scope.removeprefix(DOOR)):
-        raise InvalidInput("A door's name has at most 31 lower-case letters, digits and single hyphens.")
     return scope
-
-
-def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[StoredRules]) -> None:
-    require_size(mapping)
-    if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
-        raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
 
 
 def _platforms_named(scope: str, rules: Mapping[str, Any]) -> Iterable[str]:
