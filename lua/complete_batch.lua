@@ -5,7 +5,7 @@
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor    hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake         list  at most one element
--- KEYS[6]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[6]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[7]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[8]  {b<shard>}:taken:<id>   hash  the frozen batch's id, times and owner
 -- KEYS[9]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[2]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[3]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[3]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[4]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[5]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner

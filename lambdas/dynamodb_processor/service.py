@@ -28,7 +28,7 @@ from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
-from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
+from message_buffer.lanes.dynamodb.window import FrozenBatch, Window
 from message_buffer.lanes.dynamodb.windows import FIRST_ATTEMPT
 from message_buffer.lanes.holds import Hold, handoff_of
 from message_buffer.lanes.outcomes import BatchTaken
@@ -279,7 +279,6 @@ class DynamoDbProcessor:
                 frozen,
                 window=window,
                 large_bytes=sum(each.large_bytes for each in messages),
-                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in messages]),
                 # If a message arrived during the read, the freeze fails, and the run reads again, so that the message
                 # joins the batch. The last try freezes the batch without such messages.
                 now_ms=now_ms,

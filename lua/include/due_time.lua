@@ -4,7 +4,7 @@
 --
 -- Reads    old_due_at, mode, first_at, arrived_at, gap_ms, count, has_max_bytes, now_ms, conversation, held_key
 -- Reads    silence_ms, silence_rule, typing_ms, max_wait_ms, max_messages, min_messages, flush_reason, pressed
--- Reads    k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at
+-- Reads    earliest_at
 -- Sets     due_at: due time, a number
 -- Sets     why: '<reason> <rule> <wait_ms>', the event's `flushReason`, `rule` and `appliedWaitMs`; or unchanged
 
@@ -16,10 +16,6 @@ else
   local wait_ms, is_pressed = silence_ms, pressed ~= '' and (count == 1 or count - min_messages > 0)
   if is_pressed then
     wait_ms, rule = pressed, 'pressedSilenceMs'
-  elseif mean then
-    wait_ms, rule = math.ceil(mean + k * dev), 'adaptive'
-    if wait_ms - ceiling_ms > 0 then wait_ms, rule = ceiling_ms, 'adaptiveCeilingMs' end
-    if wait_ms - floor_ms < 0 then wait_ms, rule = floor_ms, floor_rule end
   elseif count > 1 and gap_ms - typing_ms < 0 then
     wait_ms, rule = typing_ms, 'typingInferenceMs'
   end

@@ -93,16 +93,6 @@ _COMBINATIONS = (
         " timer; lower vipSilenceMs or raise maxWaitMs",
     ),
     _Combination(
-        lambda rules: rules["adaptive_floor_ms"] > rules["adaptive_ceiling_ms"],
-        "adaptiveFloorMs: {adaptive_floor_ms} is above adaptiveCeilingMs ({adaptive_ceiling_ms});"
-        " lower adaptiveFloorMs or raise adaptiveCeilingMs",
-    ),
-    _Combination(
-        lambda rules: rules["adaptive"] and rules["adaptive_ceiling_ms"] > rules["max_wait_ms"],
-        "adaptiveCeilingMs: {adaptive_ceiling_ms} is above maxWaitMs ({max_wait_ms});"
-        " lower adaptiveCeilingMs or raise maxWaitMs",
-    ),
-    _Combination(
         lambda rules: bool({*map(compared_form, rules["stop_words"])} & {*map(compared_form, rules["flush_words"])}),
         "flushWords: has a word that is in stopWords too; keep it in one of them",
     ),
@@ -227,12 +217,10 @@ def _legal_name(what: str) -> Any:
 
 
 _Silence = Annotated[int, _legal_ms(0, MAX_SILENCE_MS)]
-_Adaptive = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
+_Window = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
 _Count = Annotated[
     int, Field(ge=1, le=MAX_MESSAGES_IN_A_BATCH, description=f"a whole number from 1 to {MAX_MESSAGES_IN_A_BATCH}")
 ]
-# An adaptive wait is the mean gap between messages plus this many deviations.
-_Deviations = Annotated[float, Field(gt=0, le=20, description="a number above 0, at most 20.0")]
 
 
 def _legal_word(word: str) -> str:
@@ -314,10 +302,6 @@ class _RuleFields(CheckedModel):
     min_messages: _Count = 1
     priority: Annotated[Literal["normal", "vip"], Field(description="'normal' or 'vip'")] = "normal"
     vip_silence_ms: _Silence = 0
-    adaptive: Annotated[bool, Field(description="true or false")] = False
-    adaptive_floor_ms: _Adaptive = 500
-    adaptive_ceiling_ms: _Adaptive = 10_000
-    adaptive_k: _Deviations = 4.0
     # A photo often arrives a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
@@ -325,7 +309,7 @@ class _RuleFields(CheckedModel):
     pressed_silence_ms: _Silence = 0
     # With `window`, a batch is due `windowMs` after its first message, however many follow.
     wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
-    window_ms: _Adaptive = 10_000
+    window_ms: _Window = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()
     control_languages: _Languages = ()
@@ -364,7 +348,6 @@ class Rules(_RuleFields):
                 max_messages=self.max_messages,
                 min_messages=1,
                 flush_reason="",
-                adaptive="",
                 silence_rule="windowMs" if self.window_ms <= self.max_wait_ms else "maxWaitMs",
             )
         return Timing(
@@ -375,7 +358,6 @@ class Rules(_RuleFields):
             max_messages=self.max_messages,
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
-            adaptive=self._adaptive(),
             silence_rule="vipSilenceMs" if vip else "silenceMs",
         )
 
@@ -401,21 +383,12 @@ class Rules(_RuleFields):
             return timing
         if least_ms > timing.silence_ms:
             timing = timing._replace(silence_ms=least_ms, silence_rule=rule)
-        return timing._replace(
-            typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
-            adaptive=self._adaptive(least_ms, rule),
-        )
+        return timing._replace(typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0)
 
     def is_inbox(self, app: str) -> bool:
         """Return whether human agents type in this app. `UNNAMED_APP` stands for the app of an Instagram message that
         names none."""
         return app in self.inbox_apps
-
-    def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
-        if not self.adaptive or self.priority == "vip":
-            return ""
-        floor_ms, floor_rule = max((self.adaptive_floor_ms, "adaptiveFloorMs"), (least_ms, rule))
-        return f"{self.adaptive_k} {floor_ms} {self.adaptive_ceiling_ms} {floor_rule}"
 
     @property
     def _has_fixed_window(self) -> bool:

@@ -48,13 +48,6 @@ DIFFERENCES = (
         "gap_ms - typing_ms <= 0",
     ),
     Planted(
-        "the rhythm does not replace the inference",
-        "buffer_message",
-        "elseif mean then",
-        "elseif mean and not (count > 1 and gap_ms - typing_ms < 0) then",
-    ),
-    Planted("a press teaches the rhythm", "buffer_message", " and pressed == '' then", " then"),
-    Planted(
         "a lag of exactly a minute is a wrong clock", "buffer_message", "gap_ms >= -minute_ms", "gap_ms > -minute_ms"
     ),
     Planted(
@@ -128,7 +121,6 @@ DIFFERENCES = (
         "facts.gap_ms < timing.typing_ms",
         "facts.gap_ms <= timing.typing_ms",
     ),
-    Planted("a press teaches the rhythm", "due_time", "or timing.pressed_ms is not None or gap_ms", "or gap_ms"),
     Planted(
         "the longest wait is a silence if both end at once",
         "due_time",

@@ -855,7 +855,6 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
                     max_messages=rng.choice((4, 100, 100, 100)),
                     min_messages=rng.choice((1, 1, 1, 2, 3, 5)),
                     flush_reason="",
-                    adaptive="",
                     pressed_ms=rng.choice((None, None, 0, 900, 2_000, 4_000)),
                     silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
                 ),

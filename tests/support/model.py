@@ -12,12 +12,10 @@ from message_buffer.events.emission import longest_pause_ms
 from message_buffer.rules.due_time import (
     Due,
     Facts,
-    Rhythm,
     arrival_of,
     due_after_hold,
     due_after_message,
     due_after_typing,
-    rhythm_after,
 )
 from message_buffer.rules.timing import Timing
 from tests.support.script_model import due_after_flush, due_after_resume, due_after_retime, mean_gap_of
@@ -80,7 +78,6 @@ class ConversationModel:
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
     holds: dict[str, tuple[int, str]] = field(default_factory=dict)  # holder, or `handoff` -> end and cause
     generation: int = 0
-    rhythm: Rhythm | None = None
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
     emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
 
@@ -104,7 +101,6 @@ class ConversationModel:
         self.seen[message_id] = now
         self.generation += 1
         self.last_at, gap = arrival_of(now, self.last_at)
-        self.rhythm = rhythm_after(self.rhythm, gap, timing)
         old_due = self.due if self.waiting else None
         if not self.waiting:
             self.first_at = self.last_at
@@ -135,7 +131,6 @@ class ConversationModel:
             last_at_ms=self.last_at,
             message_count=len(self.waiting),
             gap_ms=gap,
-            rhythm=self.rhythm,
             held_until_ms=self.held_until,
             due=self.due,
         )

@@ -4,8 +4,8 @@ A turn is what one author writes with nobody in between and no gap above 30 s. I
 than the gap that follows. Its wait is that after its last message. Waits of all kinds are compared at the same mean.
 
 - fixed: one wait.
-- rhythm: the rules' adaptive wait, computed by due_time.py. An author's earlier gaps are known to it. Its ceiling is
-  chosen for the mean wait, and the better of 4 (the default) and 0.1 deviations is shown.
+- rhythm: the mean of the author's gaps and some deviations. An author's earlier gaps are known to it. Its longest wait
+  is chosen for the mean wait, and the better of 4 and 0.1 deviations is shown.
 - learned: a model for each fifth of the folds, trained on the others. The price is chosen for the mean wait, which
   needs no knowledge of what was cut. Between two prices the waits of both are mixed.
 - learned elsewhere: a model that was trained on the other corpora.
@@ -22,14 +22,11 @@ from typing import NamedTuple
 
 from bufferctl.learning import learn, lowest_price
 from bufferctl.turns import Run, read_table, replay, turns_of
-from message_buffer.rules.due_time import Facts, Rhythm, due_after_message, rhythm_after
 from message_buffer.rules.learned import PLACES, Model, Seen, best_wait_ms, hazards
-from message_buffer.rules.timing import Timing
 from tools.bench.report import report
 
 GROUPS, RESAMPLES = 5, 1_000
 DEVIATIONS = (0.1, 4.0)
-MAX_RULE_MS = 900_000
 
 
 class Asked(NamedTuple):
@@ -119,26 +116,27 @@ def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], 
 
 
 def rhythm(runs: Sequence[Run], asked: Asked, deviations: float) -> Tallies:
-    """Return the tallies of the adaptive wait, whose longest wait is chosen for the mean wait."""
+    """Return the tallies of waits by rhythm, whose longest wait is chosen for the mean wait."""
 
     def play(price: float) -> Tallies:
         longest_ms = max(min(int(300 / price), asked.max_ms), asked.min_ms, 1)
-        floor_ms = min(max(500, asked.min_ms), longest_ms)
-        adaptive = f"{deviations} {floor_ms} {longest_ms} adaptiveFloorMs"
-        timing = Timing(longest_ms, longest_ms, MAX_RULE_MS, 1_000, 1, "", adaptive)
-        return tallies(runs, lambda run: _waits_by_rhythm(run, timing))
+        return tallies(runs, lambda run: _waits_by_rhythm(run, max(500, asked.min_ms), longest_ms, deviations))
 
     return at_mean(play, asked.mean_ms)
 
 
-def _waits_by_rhythm(run: Run, timing: Timing) -> Iterable[float]:
-    known = Rhythm(run.author_gap_ms, run.author_gap_ms / 2) if run.author_gap_ms is not None else None
-    count, wait_ms = 0, 0
+def _waits_by_rhythm(run: Run, shortest_ms: int, longest_ms: int, deviations: float) -> Iterable[float]:
+    """Yield waits that follow the author's gaps, as TCP's follow round-trip times (RFC 6298). Longer gaps than the
+    longest wait do not count, because the author has begun a new thought."""
+    mean_ms = run.author_gap_ms
+    deviation_ms = (mean_ms or 0) / 2
     for _, gap_ms, _ in run.fragments:
-        count = 1 if gap_ms is None or gap_ms > wait_ms else count + 1
-        known = rhythm_after(known, gap_ms, timing)
-        wait_ms = due_after_message(Facts(0, 0, count, gap_ms, known), timing, 0).wait_ms
-        yield wait_ms
+        if gap_ms is not None and gap_ms <= longest_ms:
+            first = mean_ms is None
+            deviation_ms = gap_ms / 2 if first else 0.75 * deviation_ms + 0.25 * abs((mean_ms or 0) - gap_ms)
+            mean_ms = gap_ms if first else 0.875 * (mean_ms or 0) + 0.125 * gap_ms
+        wait_ms = longest_ms if mean_ms is None else max(mean_ms + deviations * deviation_ms, shortest_ms)
+        yield min(wait_ms, longest_ms)
 
 
 def row(corpora: dict[str, list[Run]], corpus: str, asked: Asked) -> list[str]:

@@ -11,7 +11,7 @@ from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seco
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Note, Window, frozen_item, packed, window_of
 from message_buffer.lanes.holds import Holds, end_of
 from message_buffer.limits import REMEMBERED_MS
-from message_buffer.rules.due_time import Due, Rhythm
+from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
 # In one conversation, at most this many messages, and at most this many bytes of large messages, may wait. The Valkey
@@ -243,7 +243,6 @@ class Windows(Table):
         *,
         window: Window,
         large_bytes: int = 0,
-        rhythm: Rhythm | None = None,
         now_ms: int,
         may_have_arrived: bool = False,
     ) -> bool:
@@ -264,9 +263,6 @@ class Windows(Table):
             "one": FIRST_ATTEMPT,
         }
         only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
-        if rhythm is not None:
-            do += ", #rhythm = :rhythm"
-            values["rhythm"] = packed(rhythm)
         if frozen.has_more:
             do += ", #found = :found"
             values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))

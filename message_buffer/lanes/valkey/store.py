@@ -90,7 +90,6 @@ class Store:
             max_messages=timing.max_messages,
             min_messages=timing.min_messages,
             flush_reason=timing.flush_reason,
-            adaptive=timing.adaptive,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
