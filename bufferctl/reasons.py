@@ -20,6 +20,7 @@ WORDS: Mapping[str, Words] = {
     "transcriptWaitMs": Words("a pending transcript", "A transcript was pending. The batch {is_emitted} after {wait}."),
     "vipSilenceMs": Words("a VIP", "The author is a VIP. The batch {is_emitted} {wait} after the last message."),
     "pressedSilenceMs": Words("a button", "The author pressed a button. The batch {is_emitted} {wait} after that."),
+    "learned": Words("the learned wait", "By the learned model, the batch {is_emitted} after {wait} of silence."),
     "typing": Words("a typing event", "The author was typing. The batch {is_emitted} {wait} after the last message."),
     "maxWaitMs": Words("the longest wait", "The batch {is_emitted} when its first message has waited that long."),
     "minMessages": Words("too few messages", "Few messages came, so the batch {is_emitted} after the longest wait."),

@@ -26,6 +26,7 @@
 -- ARGV[15] limits                 str   '<waiting> <bytes due> <bytes> ' and, for each quota, '<cost> <opening> <name>//'
 -- ARGV[16] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- ARGV[17] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- ARGV[18] learned                str   '' = off; otherwise the message's twelve waits, each as five digits
 -- Returns  {"BUFFERED", due_at_ms, count, start, why} | {"DUPLICATE", due_at_ms | -1, count, start, why | ""}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
@@ -39,7 +40,7 @@ local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local start_id, start_ms, horizon_ms, every = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local limits, pressed, silence_rule = ARGV[15], ARGV[16], ARGV[17]
+local limits, pressed, silence_rule, learned = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
 
 local now_ms, minute_ms, small_bytes = now + 0, 60000, 4096 -- up to this size only the number of messages is limited
 local state = call('HMGET', open_key, conversation, '')

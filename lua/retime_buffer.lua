@@ -18,6 +18,7 @@
 -- ARGV[10] start_ms               int   lifetime of a start reservation
 -- ARGV[11] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- ARGV[12] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- ARGV[13] learned                str   '' = off; otherwise the newest message's twelve waits, each as five digits
 -- Returns  {"RETIMED", due_at_ms, count, start, why} | {"UNMOVED", due_at_ms} | {"EMPTY"}
 -- Repeat   returns the same reply, with the same start reservation
 -- Keeps    a due buffer remains due; due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry
@@ -29,6 +30,7 @@ local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_messages, min_messages, flush_reason = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local start_id, start_ms, horizon_ms, silence_rule = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
+local learned = ARGV[13]
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0

@@ -218,6 +218,8 @@ def timing_of(message: Message, rules: Rules) -> Timing:
     """Return how long a buffer waits after this message by these rules."""
     files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
     return rules.timing_of(
+        message.text,
+        message.received_at,
         is_media=bool(files) and not message.text,
         is_pending=any(each.pending for each in message.attachments),
         in_album=message.group_id is not None,

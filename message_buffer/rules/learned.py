@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from message_buffer.limits import SECOND_MS
+from message_buffer.limits import HOUR_MS, SECOND_MS
 
 # A turn ends if its author is silent for longer than the last of these edges.
 EDGES_S = (0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 30)
@@ -31,6 +31,7 @@ OTHER_END, EMOJI_END = 5, 6
 HOURS_OF_A_QUARTER = 6
 # A message's place: the first of a batch, the first soon after another batch, the second, or a later one, by its gap.
 FIRST, SOON, SECOND, LATER, PLACES = 0, 1, 2, 7, 12
+DIGITS = 5
 NUMBERS = SPANS + 23
 # The logarithm of each span's middle, scaled to about -1.4 … 1.2. Numbers with this factor shift hazards in time.
 LATE = tuple(math.log((a + b) / 8) / 1.5 for a, b in pairwise(EDGES_S))
@@ -54,8 +55,9 @@ class Seen(NamedTuple):
     """The quarter of the day, in UTC."""
 
 
-def seen(text: str, hour: int) -> Seen:
-    """Return a message's features. No part of the text can be derived from them."""
+def seen(text: str, at_ms: int) -> Seen:
+    """Return the features of a message that came at this time. No part of the text can be derived from them."""
+    hour = at_ms // HOUR_MS % 24
     return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), hour // HOURS_OF_A_QUARTER)
 
 
@@ -73,6 +75,18 @@ def waits_of(
 ) -> tuple[int, ...]:
     """Return the message's waits by place. Each is one of the edges between the bounds."""
     return tuple(best_wait_ms(hazards(model.numbers, at, message), model.price, min_ms, max_ms) for at in range(PLACES))
+
+
+@lru_cache(maxsize=4096)
+def packed_waits(model: Model, message: Seen) -> str:
+    """Return the message's waits by place, as a text in which each has five digits, so that a script can pick one."""
+    return "".join(f"{wait_ms:0{DIGITS}}" for wait_ms in waits_of(model, message))
+
+
+def packed_wait(waits: str, count: int, gap_ms: float | None) -> int:
+    """Return one of the waits in a text of `packed_waits`."""
+    at = DIGITS * place_of(count, gap_ms)
+    return int(waits[at : at + DIGITS])
 
 
 def hazards(numbers: tuple[float, ...], place: int, message: Seen) -> list[float]:

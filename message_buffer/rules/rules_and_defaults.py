@@ -40,6 +40,7 @@ from message_buffer.rules.control_words import (
     compared_form,
     control_words,
 )
+from message_buffer.rules.learned import NUMBERS, Model, packed_waits, seen
 from message_buffer.rules.queues import QUEUE_NAME
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
@@ -52,7 +53,7 @@ MAX_WAIT_MS = DAY_MS
 _UNREADABLE = 10**30
 
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
-RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | LearnedWait | None"
 
 # Each preset sets the silence, the typing wait and the longest wait, because a lower layer's silence may be longer than
 # the preset's `max_wait_ms`.
@@ -91,6 +92,10 @@ _COMBINATIONS = (
         lambda rules: rules["priority"] == "vip" and rules["vip_silence_ms"] >= rules["max_wait_ms"],
         "vipSilenceMs: {vip_silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the"
         " timer; lower vipSilenceMs or raise maxWaitMs",
+    ),
+    _Combination(
+        lambda rules: rules["wait"] == "learned" and rules["learned"] is None,
+        "wait: 'learned' needs a model in the rule learned, which `bufferctl tune --learn` makes and stores",
     ),
     _Combination(
         lambda rules: bool({*map(compared_form, rules["stop_words"])} & {*map(compared_form, rules["flush_words"])}),
@@ -280,6 +285,24 @@ class OnHumanReply(CheckedModel):
         return _duration_ms(self.hold)
 
 
+# More extreme log-odds mean nothing, and the exponential of their sum could overflow.
+_LogOdds = Annotated[float, Field(ge=-30, le=30)]
+
+
+class LearnedWait(CheckedModel):
+    """The model of the learned wait (rules/learned.py)."""
+
+    numbers: Annotated[
+        tuple[_LogOdds, ...],
+        Field(strict=False, min_length=NUMBERS, max_length=NUMBERS, description=f"{NUMBERS} numbers from -30 to 30"),
+    ]
+    price: Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1.0")]
+
+    @cached_property
+    def model(self) -> Model:
+        return Model(self.numbers, self.price)
+
+
 UNNAMED_APP = "unnamed"
 # Meta's app ids have 15 or 16 digits today.
 _App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,32}}|{UNNAMED_APP})$")]
@@ -308,8 +331,11 @@ class _RuleFields(CheckedModel):
     # Do not wait after a press, because a customer who presses a button has finished a thought.
     pressed_silence_ms: _Silence = 0
     # With `window`, a batch is due `windowMs` after its first message, however many follow.
-    wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
+    wait: Annotated[Literal["silence", "window", "learned"], Field(description="'silence', 'window' or 'learned'")] = (
+        "silence"
+    )
     window_ms: _Window = 10_000
+    learned: Annotated[LearnedWait | None, Field(description="null, or a model of `bufferctl tune --learn`")] = None
     stop_words: _Words = ()
     flush_words: _Words = ()
     control_languages: _Languages = ()
@@ -362,11 +388,21 @@ class Rules(_RuleFields):
         )
 
     def timing_of(
-        self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
+        self,
+        text: str = "",
+        at_ms: int = 0,
+        *,
+        is_media: bool = False,
+        is_pending: bool = False,
+        in_album: bool = False,
+        is_pressed: bool = False,
     ) -> Timing:
         """Return the timing of one message. The batch waits longer for the caption of a file and for a transcript, and
-        after a button press for neither typing nor a caption. A VIP's wait and a fixed window ignore all this."""
+        after a button press for neither typing nor a caption. Only other messages have a learned wait. A VIP's wait and
+        a fixed window ignore all this."""
         timing = self.timing
+        if self.learned and self.has_learned_wait:
+            timing = timing._replace(learned=packed_waits(self.learned.model, seen(text, at_ms)))
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
@@ -383,12 +419,16 @@ class Rules(_RuleFields):
             return timing
         if least_ms > timing.silence_ms:
             timing = timing._replace(silence_ms=least_ms, silence_rule=rule)
-        return timing._replace(typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0)
+        return timing._replace(typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0, learned="")
 
     def is_inbox(self, app: str) -> bool:
         """Return whether human agents type in this app. `UNNAMED_APP` stands for the app of an Instagram message that
         names none."""
         return app in self.inbox_apps
+
+    @property
+    def has_learned_wait(self) -> bool:
+        return self.wait == "learned" and self.priority != "vip"
 
     @property
     def _has_fixed_window(self) -> bool:

@@ -4,6 +4,7 @@ from collections import Counter
 
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine, monitored
+from tests.support.learned import LEARNED
 from tests.support.valkey_server import STRICT_SHEBANG
 
 # Commands of the test's own look at the server.
@@ -69,6 +70,13 @@ def test_a_message_that_ends_the_wait_brings_the_time_forward_and_wakes_the_proc
     engine.store.cancel_buffer("customer-1")
     engine.send("customer-1", "m3")
     assert redis_calls(engine, "m4", rules=two_are_enough) == ENDING_CALLS
+
+
+def test_a_learned_wait_costs_no_further_command(engine: Engine) -> None:
+    with_a_processor(engine)
+    engine.send("customer-1", "m1", rules=LEARNED)
+    engine.clock.advance(300)
+    assert redis_calls(engine, "m2", rules=LEARNED) == ORDINARY_CALLS
 
 
 def test_without_a_processor_a_message_reserves_its_start_once(engine: Engine) -> None:

@@ -48,6 +48,25 @@ DIFFERENCES = (
         "gap_ms - typing_ms <= 0",
     ),
     Planted(
+        "the third message of a batch waits as the second",
+        "buffer_message",
+        "count == 2 and 2 or 7",
+        "count <= 3 and 2 or 7",
+    ),
+    Planted("a gap of exactly 3 s is a longer one", "buffer_message", "gap_ms > 3000", "gap_ms >= 3000"),
+    Planted(
+        "the first message after half a minute is soon after a batch",
+        "buffer_message",
+        "gap_ms and gap_ms <= 30000 and 1 or 0",
+        "gap_ms and 1 or 0",
+    ),
+    Planted(
+        "the learned wait does not replace the inference",
+        "buffer_message",
+        "elseif learned ~= '' then",
+        "elseif learned ~= '' and not (count > 1 and gap_ms - typing_ms < 0) then",
+    ),
+    Planted(
         "a lag of exactly a minute is a wrong clock", "buffer_message", "gap_ms >= -minute_ms", "gap_ms > -minute_ms"
     ),
     Planted(

@@ -857,6 +857,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
                     flush_reason="",
                     pressed_ms=rng.choice((None, None, 0, 900, 2_000, 4_000)),
                     silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
+                    learned=rng.choice(("", "", "".join(f"{rng.choice((300, 1_500, 4_000)):05}" for _ in range(12)))),
                 ),
             )
         )

@@ -10,6 +10,7 @@ from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from message_buffer.rules import due_time
 from message_buffer.rules.due_time import Due, Facts
+from message_buffer.rules.learned import GAP_EDGES_MS, MAX_GAP_MS, PLACES
 from message_buffer.rules.timing import Timing
 from tests.support import script_model
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
@@ -79,6 +80,8 @@ class TwoFormulas:
         now_ms, edges = self.engine.clock.now_ms, [self.held_until_ms]
         if self.due is not None:
             edges.append(self.due.due_at_ms)
+        if self.last_at_ms is not None and self.timing.learned:
+            edges += [self.last_at_ms + each for each in (*GAP_EDGES_MS, MAX_GAP_MS)]
         later = [edge + off for edge in edges for off in (-1, 0, 1) if 0 <= edge + off - now_ms <= 5_000]
         if later and self.rng.random() < 0.3:
             self.engine.clock.now_ms = self.rng.choice(later)
@@ -232,4 +235,5 @@ def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
         min_messages=rng.choice((1, 1, 1, 2, 4)),
         flush_reason=rng.choice([""] * 5 + ["priority"]),
         silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
+        learned=rng.choice(("", "", "".join(f"{rng.choice((100, 700, 1_500, 4_000)):05}" for _ in range(PLACES)))),
     )

@@ -45,6 +45,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.learned import MODEL
 from tests.support.takeovers import FakeTakeovers
 
 INGEST = "ingest"
@@ -811,6 +812,7 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
     desk.result("rules.set", scope="stage", rules={"silenceMs": 2_000, "typingInferenceMs": 4_000})
     desk.result("rules.set", scope="tenant:pairs", rules={"minMessages": 2, "pressedSilenceMs": 300})
     desk.result("rules.set", scope="tenant:great", rules={"priority": "vip"})
+    desk.result("rules.set", scope="tenant:learned", rules={"wait": "learned", "learned": MODEL})
 
     def waits_of(tenant: str) -> list[tuple[int, str]]:
         explained = desk.result("rules.explain", conversation=f"{tenant}/generic/shop/c1")
@@ -821,6 +823,7 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
     assert waits_of("default") == [(2_000, "silenceMs"), second, *more]
     assert waits_of("pairs") == [(30_000, "minMessages"), second] + [(30_000, "minMessages")] * 3
     assert waits_of("great") == [(0, "vipSilenceMs")] * 5
+    assert waits_of("learned") == [(6_000, "learned")] * 2 + more
 
 
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(desk: Desk) -> None:
@@ -835,6 +838,16 @@ def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(desk: 
     assert due == {ours: now + 5_000, theirs: now + 20_000}
     desk.result("rules.delete", scope="tenant:acme")
     assert desk.result("conversation.show", conversation=ours)["dueAt"] == now + 2_000
+
+
+def test_an_open_buffer_keeps_its_wait_if_the_new_rules_have_a_learned_one(desk: Desk) -> None:
+    ours = "acme/twilio/+1/+2"
+    desk.engine.send(ours, "m1", rules=Rules(silence_ms=20_000))
+    answer = desk.result("rules.set", scope="tenant:acme", rules={"wait": "learned", "learned": MODEL})
+    assert answer["open"] == {"looked": 1, "retimed": 0, "complete": True}
+    assert desk.result("conversation.show", conversation=ours)["dueAt"] == desk.engine.clock.now_ms + 20_000
+    desk.result("rules.set", scope="tenant:acme", rules={"priority": "vip"})
+    assert desk.result("conversation.show", conversation=ours)["dueAt"] == desk.engine.clock.now_ms
 
 
 @pytest.mark.parametrize(

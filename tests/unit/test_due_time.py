@@ -16,6 +16,8 @@ from message_buffer.rules.timing import Timing
 
 FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000).timing
 TYPING = Rules(silence_ms=1000, typing_inference_ms=3000).timing
+WAITS = "".join(f"{1_000 + place:05}" for place in range(12))
+LEARNED = TYPING._replace(learned=WAITS)
 PRESSED = TYPING._replace(pressed_ms=200)
 
 
@@ -95,6 +97,21 @@ PRESSED = TYPING._replace(pressed_ms=200)
             Due(1009, "silence", "silenceMs", 1000),
             id="what is not due moves",
         ),
+        pytest.param(
+            Facts(0, 0, 1), LEARNED, Due(1000, "silence", "learned", 1000), id="a first message's learned wait"
+        ),
+        pytest.param(
+            Facts(0, 9, 1, 9), LEARNED, Due(1010, "silence", "learned", 1001), id="a batch has just left before it"
+        ),
+        pytest.param(
+            Facts(0, 9, 2, 9), LEARNED, Due(1011, "silence", "learned", 1002), id="it replaces the typing inference"
+        ),
+        pytest.param(
+            Facts(0, 4000, 3, 3001),
+            LEARNED._replace(max_wait_ms=5_000),
+            Due(5000, "max_wait", "maxWaitMs", 1000),
+            id="max wait bounds a learned wait",
+        ),
     ],
 )
 def test_a_message_makes_its_buffer_due_as_the_formula_says(facts: Facts, timing: Timing, due: Due) -> None:
@@ -122,6 +139,12 @@ def test_a_message_makes_its_buffer_due_as_the_formula_says(facts: Facts, timing
             PRESSED,
             Due(1100, "silence", "pressedSilenceMs", 200),
             id="after what waits already, by the wait of a press, not by typing",
+        ),
+        pytest.param(
+            Facts(0, 0, 1, 5),
+            PRESSED._replace(learned=WAITS),
+            Due(200, "silence", "pressedSilenceMs", 200),
+            id="a learned wait does not concern it",
         ),
         pytest.param(
             Facts(0, 500, 2, 500, due=Due(40_000, "silence", "silenceMs", 40_000)),

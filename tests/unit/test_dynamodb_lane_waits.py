@@ -173,7 +173,8 @@ def test_messages_that_keep_coming_while_the_window_is_read_do_not_keep_it_from_
 
 # -- the item ---------------------------------------------------------------------------------------------------
 
-timings = st.sampled_from([RULES.timing, RULES.timing_of(is_pending=True), RULES.timing_of(is_pressed=True)])
+LEARNED = RULES.timing._replace(learned="0200001000" + "01500" * 10)
+timings = st.sampled_from([RULES.timing, RULES.timing_of(is_pending=True), RULES.timing_of(is_pressed=True), LEARNED])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -210,7 +211,7 @@ def test_rules_of_a_later_version_are_read_without_their_new_fields(window: Wind
     window.table.client.update_item(
         TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},
         UpdateExpression="SET #t = :t", ExpressionAttributeNames={"#t": "timing"},
-        ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"",null,"silenceMs","a new field"]'}},
+        ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"",null,"silenceMs","","a new field"]'}},
     )  # fmt: skip
     assert due_in(window) == 7_000
 

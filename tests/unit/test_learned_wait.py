@@ -7,6 +7,7 @@ import pytest
 
 from bufferctl.learning import Count, Counts, counts_of, learn, learn_from, nothing
 from bufferctl.turns import Fragment, Run, read_table, replay, turns_of
+from message_buffer.limits import HOUR_MS
 from message_buffer.rules.learned import (
     EDGES_S,
     LATER,
@@ -18,6 +19,8 @@ from message_buffer.rules.learned import (
     Seen,
     best_wait_ms,
     hazards,
+    packed_wait,
+    packed_waits,
     place_of,
     seen,
     waits_of,
@@ -63,6 +66,15 @@ def test_a_message_has_twelve_waits_between_one_and_fifteen_seconds(seed: int) -
 def test_a_model_has_at_most_forty_numbers() -> None:
     assert NUMBERS + 1 <= 40
     assert len(learn_from(expected_counts(random_model(1)), 3_000).numbers) == NUMBERS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_waits_of_a_message_are_packed_and_one_of_them_is_picked_by_position_and_gap(seed: int) -> None:
+    model = random_model(seed)
+    for message in MESSAGES:
+        waits, packed = waits_of(model, message), packed_waits(model, message)
+        for count, gap_ms in ((1, None), (1, 30_000), (2, 3_001), (5, 15_001)):
+            assert packed_wait(packed, count, gap_ms) == waits[place_of(count, gap_ms)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -113,7 +125,7 @@ def test_a_text_is_reduced_to_its_length_and_its_end() -> None:
         "": 0,
     }
     assert {text: seen(text, 0).end for text in ends} == ends
-    assert [seen("x" * length, 13) for length in (5, 6, 321)] == [Seen(0, 0, 2), Seen(1, 0, 2), Seen(7, 0, 2)]
+    assert [seen("x" * length, 13 * HOUR_MS) for length in (5, 6, 321)] == [Seen(0, 0, 2), Seen(1, 0, 2), Seen(7, 0, 2)]
 
 
 @pytest.mark.parametrize("watched_spans", [SPANS, 4])

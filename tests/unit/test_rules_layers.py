@@ -20,6 +20,7 @@ from message_buffer.rules.rules_and_defaults import (
     RuleLayer,
     Rules,
 )
+from tests.support.learned import LEARNED, MODEL
 
 MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms")]
 COUNTS = ["maxMessages", "minMessages"]
@@ -165,7 +166,7 @@ def test_an_owner_is_checked_as_rules_are() -> None:
 
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
-    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "silenceMs")
+    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "silenceMs", "")
 
 
 def test_typing_inference_that_would_not_lengthen_the_wait_is_left_out() -> None:
@@ -190,6 +191,43 @@ def test_files_alone_wait_a_little_longer_for_their_caption() -> None:
     )
     patient = Rules(silence_ms=6_000, media_silence_ms=4_000)
     assert patient.timing_of(is_media=True) == patient.timing
+
+
+def test_only_a_message_with_text_has_a_learned_wait() -> None:
+    waits = LEARNED.timing_of("Well").learned
+    assert waits == "06000" * 12
+    assert LEARNED.timing_of("Well?").learned == "01000" * 12
+    assert LEARNED.timing_of(is_pressed=True) == LEARNED.timing._replace(pressed_ms=0, learned=waits)
+    for asked in ({"is_media": True}, {"is_pending": True}):
+        assert LEARNED.timing_of("Well", **asked) == Rules().timing_of("Well", **asked)
+    vip = LEARNED.model_copy(update={"priority": "vip"})
+    for rules in (vip, Rules(wait="window", learned=LEARNED.learned), Rules(learned=LEARNED.learned)):
+        assert rules.timing_of("Well").learned == ""
+
+
+def test_a_learned_wait_needs_a_model_in_its_layer_or_one_beneath() -> None:
+    [problem] = refusal({"wait": "learned"})
+    assert problem.startswith("wait: 'learned' needs a model")
+    assert "bufferctl tune --learn" in problem
+    above = layer("agent:acme/a", wait="learned")
+    assert [each.layer for each in resolve_rules([above]).skipped] == ["agent:acme/a"]
+    resolved = resolve_rules([layer("tenant:acme", learned=MODEL), above])
+    assert (resolved.rules, resolved.skipped) == (LEARNED, ())
+    model = MODEL | {"numbers": tuple(MODEL["numbers"])}
+    assert resolved.explain()["learned"] == {
+        "value": model, "layer": "tenant:acme", "via": "set here", "version": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {**MODEL, "numbers": MODEL["numbers"][1:]}, {**MODEL, "numbers": [float("nan")] * 33}, {**MODEL, "price": 0},
+        {**MODEL, "numbers": [31, *MODEL["numbers"][1:]]}, {**MODEL, "price": float("inf")}, {"price": 0.1}, "model",
+    ],
+)  # fmt: skip
+def test_a_model_that_could_not_work_is_refused(model: Any) -> None:
+    assert refusal({"learned": model})[0].startswith("learned")
 
 
 def test_a_press_keeps_its_rules_and_has_a_wait_of_its_own() -> None:

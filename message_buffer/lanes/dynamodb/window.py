@@ -165,8 +165,9 @@ class Note(NamedTuple):
     @property
     def listed_at_ms(self) -> int:
         """Return the earliest time at which a window that this message opens can be due, whatever its item contains."""
-        facts = Facts(self.at_ms, self.at_ms, 1)
-        return due_after_message(facts, self.timing, self.at_ms).due_at_ms
+        # The learned wait depends on the gap, which is not known here.
+        ways = (Facts(self.at_ms, self.at_ms, 1, gap_ms) for gap_ms in (None, 0))
+        return min(due_after_message(facts, self.timing, self.at_ms).due_at_ms for facts in ways)
 
     def in_window(self, before: Window) -> Window:
         """Return the window that results when `Windows.note` writes this note into the window `before`."""

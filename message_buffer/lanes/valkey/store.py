@@ -94,6 +94,7 @@ class Store:
             limits=_limits(self.settings, charge),
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
             silence_rule=timing.silence_rule,
+            learned=timing.learned,
         )
         if reply.word == b"BUFFERED":
             return o.MessageBuffered(reply.due_at_ms, reply.count, _why(reply.why).rule, reply.start or None)
