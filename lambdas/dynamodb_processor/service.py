@@ -216,6 +216,7 @@ class DynamoDbProcessor:
             return self._hide(trigger, MIN_TRIGGER_REST_MS)
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             return self._try_later(trigger, locked, error)
+        self._emission.write_counts(time)
         return True
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
