@@ -93,6 +93,11 @@ def find_account(name: str, *, profile: str | None, region: str | None, outputs:
     return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=command)
 
 
+def deployed_commit(account: Account, name: str) -> str | None:
+    """Return the commit that the stage was deployed from, or None if that was no git checkout."""
+    return _outputs(account.client, f"MessageBuffer-{name}-Buffer").get("Commit")
+
+
 def _outputs_of_local(path: Path) -> Json:
     try:
         outputs: Json = json.loads(path.read_text())

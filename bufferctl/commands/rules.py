@@ -30,7 +30,7 @@ def list_rules(
     """List all scopes that have rules."""
     result = ctx.obj.ask("rules.list", prefix=prefix)
     hint = ["There are more. Narrow the list with a prefix."] if result["more"] else []
-    return result, listed(result["rules"], "No scope has rules.", LISTED), *hint
+    return result, listed(result["rules"], f"No scope {prefix and prefix + '… '}has rules.", LISTED), *hint
 
 
 @app.command()

@@ -37,6 +37,7 @@ NOT_RUN = {
     r"make ": "a test of its own asks make for the plan; other tests run what the targets run",
     r"aws ": "needs the AWS CLI, which this repository does not install",
     r"bufferctl conversation (handoff|history) ": "needs a responder: tests/e2e/test_responder.py runs it",
+    r"bufferctl dead list --replies": "needs a stage with queues: tests/unit/test_admin.py runs the operation",
     r"bufferctl tenant settings ": "needs a responder: tests/unit/test_tenant_settings.py runs its operations",
 }
 # The page also shows what a refusal looks like.

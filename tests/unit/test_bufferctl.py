@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import boto3
@@ -18,11 +20,11 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
 from typer.core import TyperGroup
 
-from bufferctl import events, facts
+from bufferctl import checkout, events, facts
 from bufferctl.__main__ import command_line, main
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
-from bufferctl.formatting import Pairs, as_json, moment, table
+from bufferctl.formatting import Pairs, as_json, clock_time, moment, table
 from bufferctl.stage import DEFAULT_REGION, LOCAL
 from bufferctl.terminal import show
 from infra import cli
@@ -47,6 +49,7 @@ class FakeAws:
         self.secrets: Json = {"generic": {"secret": ["newest", "older"]}}
         self.error: Exception | None = None
         self.has_responder = False
+        self.commit: dict[str, str] = {}
 
     def client(self, service: str, **_: object) -> Any:
         if self.error:
@@ -59,7 +62,7 @@ class FakeAws:
         if StackName != "MessageBuffer-prod-Buffer":
             error = {"Code": "ValidationError", "Message": f"Stack {StackName} does not exist"}
             raise ClientError({"Error": error}, "DescribeStacks")
-        outputs = {
+        outputs = self.commit | {
             "ApiEndpoint": self.api, "EventBusName": "bus", "AdminFunction": "the-admin", "WebhookSecretId": "secret",
         }  # fmt: skip
         return {"Stacks": [{"Outputs": [{"OutputKey": k, "OutputValue": v} for k, v in outputs.items()]}]}
@@ -446,6 +449,66 @@ def test_a_refusal_is_a_sentence_and_an_exit_code(
     assert (captured.out, captured.err) == ("", "Nothing waits in this conversation.\n")
 
 
+def test_a_conversation_that_nothing_remembers_is_not_found(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    never: Json = {"status": None, "lastReplyId": None, "turns": [], "older": 0, "episodeFrom": None}
+    for known, has_responder, history, code in (
+        (False, False, never, 4),
+        (False, True, never, 4),
+        (False, True, never | {"older": 1}, 0),
+        (True, False, never, 0),
+    ):
+        aws.has_responder = has_responder
+        aws.answer("conversation.show", {"conversation": NAME, "known": known, "state": "idle"})
+        aws.answer("history", history)
+        assert run("conversation", "show", NAME) == code
+        captured = capsys.readouterr()
+        assert ("remembers nothing" in captured.err, "idle" in captured.out) == (code == 4, code == 0)
+
+
+def taking_a_conversation(group: TyperGroup, *words: str) -> Iterator[list[str]]:
+    """Yield the command line of each command that takes a conversation's id, without the id."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from taking_a_conversation(command, *words, name)
+        elif [each for each in command.params if each.name == "conversation"]:
+            yield [*words, name, *(["--conversation"] if name == "tail" else [])]
+
+
+@pytest.mark.parametrize("command", [*taking_a_conversation(command_line())], ids=" ".join)
+def test_a_malformed_id_is_wrong_usage_before_anything_is_asked(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    for malformed in ("c1", "a/b/c", "a/b/c/d/e", "a/b//d", ""):
+        assert run(*command, malformed) == 2
+        assert "tenant/platform/account/user" in capsys.readouterr().err
+    assert aws.asked == []
+
+
+NOTHING: dict[tuple[str, ...], Json] = {
+    ("conversation", "list"): {"conversations": [], "next": None, "more": False},
+    ("conversation", "list", "--shard", "0"): {"conversations": [], "next": None, "more": False},
+    ("conversation", "history", NAME): {"status": None, "turns": [], "older": 0},
+    ("rules", "list"): {"rules": [], "more": False},
+    ("rules", "list", "tenant:"): {"rules": [], "more": False},
+    ("dead", "list"): {"letters": [], "inQueue": 0},
+    ("dead", "list", "--replies"): {"letters": [], "inQueue": 2},
+    ("tenant", "settings", "get", "acme"): {"tenant": "acme", "settings": {}},
+}
+
+
+@pytest.mark.parametrize("command", NOTHING, ids=" ".join)
+def test_an_empty_list_is_a_sentence(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    aws.has_responder = True
+    for operation in (".".join(command[:2]), "history", "tenant.settings.get"):
+        aws.answer(operation, NOTHING[command])
+    assert run(*command) == 0
+    assert re.fullmatch(r"[A-Za-z].* .*\.\n", capsys.readouterr().out)
+    assert run(*command, "--json") == 0
+    assert json.loads(capsys.readouterr().out)
+
+
 def test_a_function_that_fails_is_a_sentence_too(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answers["status"] = {"errorType": "Sandbox.Timedout", "errorMessage": "Task timed out after 60 seconds"}
     assert run("status") == 1
@@ -569,6 +632,12 @@ def test_no_width_of_a_terminal_ends_a_command_and_a_usual_one_never_breaks_an_i
     assert ("c" * 44 in out) == (width >= 80)
 
 
+def test_a_sentence_names_the_day_of_a_time_that_is_not_today() -> None:
+    now = datetime.now().astimezone()
+    assert clock_time(int(now.timestamp() * 1_000)) == f"{now:%H:%M:%S}"
+    assert clock_time(NOON_MS) == f"{datetime.fromtimestamp(NOON_MS / 1_000, now.tzinfo):%a %d %b %H:%M:%S}"
+
+
 def test_one_json_object_is_one_line_for_every_reader() -> None:
     assert len(as_json({"text": "one\u2028two\u2029three\x85four\rfive"}, indent=None).splitlines()) == 1
 
@@ -649,6 +718,20 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     assert signal.getsignal(ending) is before
 
 
+def test_a_tail_without_an_event_says_so(
+    aws: FakeAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def subscribe(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(poll=lambda **_: [])
+
+    monkeypatch.setattr(events, "subscribe", subscribe)
+    monkeypatch.setattr(time, "monotonic", iter(range(100)).__next__)
+    assert run("tail", "--seconds", "3") == 0
+    captured = capsys.readouterr()
+    assert (captured.out, "No event arrived." in captured.err) == ("", True)
+
+
 def test_a_tail_that_is_killed_leaves_what_people_wrote_for_minutes_only() -> None:
     """Before, its queue kept every event for SQS's four days."""
     created: list[dict[str, Any]] = []
@@ -694,6 +777,31 @@ def test_the_version_and_a_completion_need_no_stage() -> None:
     wanted = {"_BUFFERCTL_COMPLETE": "complete_bash", "COMP_WORDS": "bufferctl dead redrive --", "COMP_CWORD": "3"}
     found = subprocess.run([program], env=os.environ | wanted, check=True, capture_output=True, text=True)
     assert {"--all", "--yes", "--stage"} <= set(found.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("deployed", "ours", "verdict"),
+    [
+        ("4f1c", "4f1c", "(4f1c): the same"),
+        ("4f1c", "77aa", "(4f1c): they differ"),
+        ("4f1c-changed", "4f1c-changed", "files changed"),
+        (None, "4f1c", "not deployed from a git checkout"),
+    ],
+)
+def test_the_version_is_compared_with_that_of_the_stage(
+    aws: FakeAws,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    deployed: str | None,
+    ours: str,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr(checkout, "commit", lambda: ours)
+    aws.commit = {"Commit": deployed} if deployed else {}
+    for arguments in (["--version", "--stage", "prod"], ["--stage", "prod", "--version"]):
+        assert main(arguments) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert (ours in first, verdict in second) == (True, True), second
 
 
 @pytest.mark.parametrize("time", ["25h", "86401s", "0s", "1d"])
