@@ -123,7 +123,7 @@ class Forgetting:
 
     def _drop_rules(self, name: str, by: str) -> int:
         scope, at_ms = conversation_scope(name), self._clock()
-        return int(self._places.rules.delete(scope, by=by, at_ms=at_ms, expected_version=None))
+        return int(self._places.rules.erase(scope, by=by, at_ms=at_ms))
 
     def _publish(self, name: str, at_ms: int) -> None:
         try:

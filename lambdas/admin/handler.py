@@ -117,6 +117,7 @@ def operations_of(
         "rules.list": _on(r.ListRules, rules.list),
         "rules.get": _on(r.OfScope, rules.get),
         "rules.set": _on(r.SetRules, rules.set),
+        "rules.undo": _on(r.OfScope, rules.undo),
         "rules.delete": _on(r.DeleteRules, rules.delete),
         "rules.explain": _on(r.ExplainRules, rules.explain),
         "dead.list": _on(r.ListDeadLetters, dead_letters.list),

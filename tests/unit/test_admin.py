@@ -105,6 +105,7 @@ class FakeTable(RulesTable):
     def __init__(self) -> None:
         super().__init__("rules")
         self.items: dict[str, StoredRules] = {}
+        self.before: dict[str, StoredRules | None] = {}
         self.writes = 0
 
     def read_all(self) -> list[StoredRules]:
@@ -113,13 +114,24 @@ class FakeTable(RulesTable):
     def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
         self._expect(scope, expected_version)
         self.writes += 1
+        self.before[scope] = self.items.get(scope)
         self.items[scope] = StoredRules(scope, dict(rules), self.writes, by, at_ms)
         return self.writes
 
-    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
+    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> int | None:
         self._expect(scope, expected_version)
+        if scope not in self.items:
+            return None
         self.writes += 1
+        self.before[scope] = self.items.pop(scope)
+        return self.writes
+
+    def erase(self, scope: str, *, by: str, at_ms: int) -> bool:
+        self.before.pop(scope, None)
         return self.items.pop(scope, None) is not None
+
+    def last_change(self, scope: str) -> list[StoredRules | None]:
+        return [self.before[scope], self.items.get(scope)] if scope in self.before else []
 
     def _expect(self, scope: str, version: int | None) -> None:
         found = self.items[scope].version if scope in self.items else 0
@@ -754,6 +766,23 @@ def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
     late: Json = {"scope": "stage", "expectedVersion": version}
     assert desk.error("rules.set", **late, rules={})[0] == desk.error("rules.delete", **late)[0] == "conflict"
     assert desk.result("rules.get", scope="stage")["rules"] == {"silenceMs": 600}
+
+
+def test_an_undo_is_checked_like_any_change_and_retimes(desk: Desk) -> None:
+    code, message = desk.error("rules.undo", scope="stage")
+    assert (code, message) == ("not_found", "No earlier version of the rules under stage is known.")
+    desk.result("rules.set", scope="tenant:acme", rules={"minMessages": 6})
+    desk.result("rules.delete", scope="tenant:acme")
+    desk.result("rules.set", scope="stage", rules={"maxMessages": 5})
+    code, message = desk.error("rules.undo", scope="tenant:acme")
+    assert code == "invalid"
+    assert "minMessages: 6 is above" in message
+    done = desk.result("rules.undo", scope="stage")
+    assert (done["before"], done["after"], done["open"]["complete"]) == ({"maxMessages": 5}, None, True)
+    done = desk.result("rules.undo", scope="tenant:acme")
+    assert (done["before"], done["after"], done["version"]) == (None, {"minMessages": 6}, desk.table.writes)
+    desk.table.before["tenant:acme"] = StoredRules("tenant:acme", None, 1)
+    assert desk.error("rules.undo", scope="tenant:acme")[0] == "invalid", "somebody spoiled it by hand"
 
 
 def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:

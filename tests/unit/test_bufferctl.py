@@ -18,10 +18,13 @@ from typing import Any, NoReturn
 import boto3
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.core import TyperGroup
 
 from bufferctl import checkout, events, facts
 from bufferctl.__main__ import command_line, main
+from bufferctl.commands.rules import _fields, differences, merge
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
 from bufferctl.formatting import Pairs, as_json, clock_time, moment, table
@@ -73,6 +76,10 @@ class FakeAws:
     def get_secret_value(self, *, SecretId: str) -> Json:  # noqa: N803 - AWS's name
         assert SecretId == "secret"
         return {"SecretString": json.dumps(self.secrets)}
+
+    def put_secret_value(self, *, SecretId: str, SecretString: str) -> None:  # noqa: N803 - AWS's names
+        assert SecretId == "secret"
+        self.secrets = json.loads(SecretString)
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
         event = json.loads(Payload)
@@ -217,17 +224,107 @@ def test_a_tenants_settings_are_the_responders(
 def test_rules_come_from_an_argument_or_from_standard_input(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aws.answer("rules.set", {"version": 7, "open": {"looked": 3, "retimed": 2, "complete": True}})
+    aws.answer("rules.set", RULES_SET)
+    aws.refuse("rules.get", "not_found", "There are no rules under stage.")
     assert run("rules", "set", "stage", '{"silenceMs": 5}', "--expected-version", "6") == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"silenceMs": 6}'))
     assert run("rules", "set", "stage", "-") == 0
-    assert aws.asked == [
+    asked = [event for event in aws.asked if event["operation"] == "rules.set"]
+    assert asked == [
         {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 5}, "expectedVersion": 6},
-        {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}},
+        {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}, "expectedVersion": 0},
     ]
+    count = len(aws.asked)
     for rules in ("{silenceMs: 5}", "[" * 100_000):
         assert run("rules", "set", "stage", rules) == 2
-    assert len(aws.asked) == 2
+    assert len(aws.asked) == count
+
+
+RULES_SET = {"version": 7, "open": {"looked": 3, "retimed": 2, "complete": True}}
+SENTENCE = "Version 7, in force within 10 s. Rescheduled 2 of 3 open buffers in this scope."
+
+
+@pytest.mark.parametrize(
+    ("scope", "options", "stored", "expected", "shown"),
+    [
+        ("stage", [], {"queue": "a", "silenceMs": 1},
+         {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]},
+         ['- queue: "a"', "~ silenceMs: 1 → 2", "+ maxMessages: 3", '+ inboxApps: ["1"]']),
+        ("stage", ["--replace"], {"priority": "vip"},
+         {"silenceMs": 2, "maxMessages": 3, "queue": None, "inboxApps": ["1"]},
+         ['- priority: "vip"', "+ silenceMs: 2", "+ maxMessages: 3", "+ queue: null", '+ inboxApps: ["1"]']),
+        ("door:crm", [], {"id": "id"}, {"silenceMs": 2, "maxMessages": 3, "queue": None, "inboxApps": ["1"]},
+         ['- id: "id"', "+ silenceMs: 2", "+ maxMessages: 3", "+ queue: null", '+ inboxApps: ["1"]']),
+        ("stage", [], None, {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]},
+         ["+ silenceMs: 2", "+ maxMessages: 3", '+ inboxApps: ["1"]']),
+        ("stage", [], {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]},
+         {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]}, ["No rule is different."]),
+    ],
+)  # fmt: skip
+def test_rules_are_merged_and_the_difference_is_shown(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], scope: str, options: list[str], stored: Any, expected: Json,
+    shown: list[str],
+) -> None:  # fmt: skip
+    aws.answer("rules.get", {"scope": scope, "rules": stored, "version": 6})
+    aws.answer("rules.set", RULES_SET)
+    given_rules = {"silenceMs": 2, "maxMessages": 3, "queue": None, "inboxApps": ["1"]}
+    assert run("rules", "set", scope, json.dumps(given_rules), *options) == 0
+    assert aws.asked[-1] == {"operation": "rules.set", "scope": scope, "rules": expected, "expectedVersion": 6}
+    assert capsys.readouterr().out.splitlines() == [*shown, SENTENCE]
+
+
+def test_rules_that_changed_meanwhile_are_merged_once_more(aws: FakeAws) -> None:
+    conflict = {"ok": False, "error": {"code": "conflict", "message": "the rules have changed"}}
+    aws.answer_in_turn(
+        "rules.get", {"rules": {"maxMessages": 4}, "version": 5}, {"rules": {"priority": "vip"}, "version": 6}
+    )
+    aws.turns["rules.set"] = [conflict, {"ok": True, "result": RULES_SET}]
+    assert run("rules", "set", "stage", '{"silenceMs": 2}') == 0
+    assert aws.asked[-1]["rules"] == {"priority": "vip", "silenceMs": 2}
+    aws.answer("rules.get", {"rules": {}, "version": 8})
+    aws.answers["rules.set"] = conflict
+    count = len(aws.asked)
+    assert run("rules", "set", "stage", "{}") == run("rules", "set", "stage", "{}", "--expected-version", "7") == 1
+    assert len(aws.asked) - count == 4 + 2
+
+
+def test_an_undo_shows_the_difference(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("rules.undo", RULES_SET | {"before": {"silenceMs": 2}, "after": None})
+    assert run("rules", "undo", "stage") == 0
+    assert capsys.readouterr().out.splitlines() == ["- silenceMs: 2", SENTENCE]
+
+
+NAMES = st.sampled_from("abc")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=3)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_difference_leads_from_the_rules_before_to_those_after(before: Json, patch: Json) -> None:
+    after = merge(before, patch)
+    assert merge(after, patch) == after
+    for name in before.keys() | patch.keys():
+        if name not in patch:
+            assert after[name] == before[name]
+        elif patch[name] is None:
+            assert name not in after
+        elif not isinstance(patch[name], dict):
+            assert after[name] == patch[name]
+        else:
+            of_name = before.get(name)
+            assert after[name] == merge(of_name if isinstance(of_name, dict) else {}, patch[name])
+    fields = {path: text for path, text in _fields(before).items() if before}
+    for line in differences(before, after):
+        sign, path, shown = re.fullmatch(r"([-+~]) ([\w.]+): (.*)", line).groups()  # type: ignore[union-attr]
+        old, _, new = shown.rpartition(" → ")
+        assert fields.pop(path, None) == {"-": new, "~": old, "+": None}[sign]
+        if sign != "-":
+            fields[path] = new
+    assert fields == (_fields(after) if after else {})
 
 
 def test_the_options_of_all_commands_may_also_follow_the_command(
