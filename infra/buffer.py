@@ -85,7 +85,7 @@ class BufferStack(StageStack):
             "may have two.",
         )
         # The rules that operators change. The table is small, so a function reads all of it.
-        self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope")
+        self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope", expires_by="expires_at")
         # The conversations that human agents answer (`message_buffer/takeovers/`), and the progress of large webhooks
         # (`lambdas/ingest/progress.py`).
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")

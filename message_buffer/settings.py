@@ -217,7 +217,7 @@ class ResponderOptions(NamedTuple):
     """The stage's settings of its responder, which `ResponderConfig` in `infra/settings_and_defaults.py` explains."""
 
     assistant: str
-    """`echo`, `bedrock`, `openai`, or the ARN of a function."""
+    """`echo`, `bedrock`, `openai`, `chat-completions`, or the ARN of a function."""
     model: str
     instructions: str
     assistant_url: str
