@@ -171,6 +171,18 @@ class QueueConfig(Settings):
         return platforms
 
 
+class TuneConfig(Settings):
+    """`tune`: counts of how long authors are silent before they go on, from which the right wait can be estimated."""
+
+    counts: bool = True
+    """Turn it off if you do not want these counts. They contain no conversation and nothing that people wrote."""
+    replies: bool = False
+    """Also read WhatsApp's reports that a reply was sent, and the copies of apps' replies that Messenger and Instagram
+    send, for a call to the lane each. Set it if your consumers do not ask the gate before they reply."""
+    assumed_reply_ms: Annotated[int, Field(ge=100, le=120_000)] = 2_000
+    """How long after an emission a reply is assumed if none was noted. Set it to the time your agent usually takes."""
+
+
 class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
@@ -380,6 +392,8 @@ class StageConfig(Settings):
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
+    tune: TuneConfig = TuneConfig()
+    """Counts of the authors' gaps."""
     network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
     cache: CacheConfig = CacheConfig()
