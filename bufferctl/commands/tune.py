@@ -10,7 +10,7 @@ import typer
 
 from bufferctl.commands.rules import change
 from bufferctl.curve_picture import svg
-from bufferctl.errors import Misused
+from bufferctl.errors import Failed, Misused
 from bufferctl.formatting import Block, table
 from bufferctl.history import measure, read_history, read_rules
 from bufferctl.options import Ctx, Shown, read_json
@@ -64,7 +64,9 @@ def tune(  # noqa: PLR0913 - an option for each choice
     result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
     if picture:
         picture.write_text(svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]), "utf-8")
-    if apply and not every["why"]:
+    if apply:
+        if every["why"]:
+            raise Failed(f"Nothing was stored: {every['why']}.")
         scope = f"agent:{_part(tenant)}/{_part(agent)}" if agent else f"tenant:{_part(tenant)}" if tenant else "stage"
         changed, text = change(ctx, scope, json.dumps({"platformOverrides": {platform: patch}} if platform else patch))
         return {**result, "applied": changed}, *blocks, f"{scope}\n{text}"

@@ -88,7 +88,7 @@ def recommend(
 
 
 class _Survival:
-    """The hazard of each bin and its variance by Greenwood. Within a bin the hazard is constant."""
+    """The hazard of each bin, and its variance by Greenwood's formula."""
 
     def __init__(self, counts: Counts) -> None:
         ended, censored, self.entries = (
@@ -110,12 +110,14 @@ class _Survival:
         self.watched, self.hazards, self.variances = list[float](), list[float](), list[float]()
         at_risk = sum(ended) + sum(lost)
         for events, answered in zip(ended, lost, strict=True):
-            # A gap that is censored within the bin was watched for half of the bin, on average.
-            watched = max(at_risk - answered / 2, events, 0.5)
-            staying = max(watched - events, 0.5)
+            # Within a bin, authors go on and answers arrive at constant rates, so both share the fall of the logarithm.
+            fall = math.log(max(at_risk, 0.5) / max(at_risk - events - answered, 0.5))
+            hazard = fall * events / (events + answered) if events else 0.0
+            watched = events / -math.expm1(-hazard) if hazard else at_risk - answered / 2
             self.watched.append(watched)
-            self.hazards.append(math.log(watched / staying) if events else 0.0)
-            self.variances.append(events / (watched * staying))
+            self.hazards.append(hazard)
+            # The half keeps a bin in which little was watched, and nothing happened, from looking certain.
+            self.variances.append((events + 0.5) / max(watched * (watched - events), 0.25))
             at_risk -= events + answered
 
     def cut_at(self, silence_ms: float) -> Rate:
