@@ -20,8 +20,8 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts
-from message_buffer.tuning.curve import BINS_MS, Counts, going_on
+from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts, counts_of
+from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
 from message_buffer.tuning.tuning_table import COUNTS_KEPT_MS, TuningTable, week_of
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
@@ -136,7 +136,7 @@ def replayed(events: list[Json], sent: dict[str, int], replies: list[tuple[int, 
             continue
         resolved += 1
         before_ms, gap_ms = ends[number - 1], times[0] - ends[number - 1]
-        replied_ms = noted - before_ms if noted > before_ms else wait_ms + ASSUMED_MS
+        replied_ms = noted - before_ms if noted > before_ms else MAX_GAP_MS + 1 if noted else wait_ms + ASSUMED_MS
         if gap_ms < replied_ms and gap_ms <= MAX_GAP_MS:
             went_on.append(gap_ms)
         else:
@@ -198,6 +198,32 @@ def counting(table: TuningTable, clock: Callable[[], int]) -> GapCounts:
 
 def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = None, **more: Any) -> None:
     counts.add(conversation, taken_of(1_000, 3_000, **more), messages_of(1_000, 3_000), agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "replied_ms", "assumed_ms", "counter"),
+    [
+        (5_000, 3_000, ASSUMED_MS, field("c", 3_000)),
+        (5_000, 6_000, ASSUMED_MS, field("g", 5_000)),
+        (5_000, -1, ASSUMED_MS, field("g", 5_000)),
+        (5_000, None, ASSUMED_MS, field("c", 1_000 + ASSUMED_MS)),
+        (5_000, None, None, field("g", 5_000)),
+        (MAX_GAP_MS, -1, ASSUMED_MS, field("g", MAX_GAP_MS)),
+        (MAX_GAP_MS + 1, -1, ASSUMED_MS, field("c", MAX_GAP_MS)),
+    ],
+    ids=[
+        "went on after the reply", "before it", "no reply since then, though there was one earlier",
+        "no reply was ever noted, so it is assumed", "every reply is noted", "a long gap", "too long a gap",
+    ],
+)  # fmt: skip
+def test_a_gap_is_censored_when_a_reply_was_sent(
+    gap_ms: int, replied_ms: int | None, assumed_ms: int | None, counter: str
+) -> None:
+    replied_at_ms = None if replied_ms is None else 1_000_000 + replied_ms
+    taken = taken_of(1_000_000 + gap_ms, previous_at_ms=1_000_000, replied_at_ms=replied_at_ms)
+    assert counts_of(taken, [1_000_000 + gap_ms], assumed_reply_ms=assumed_ms) == {
+        "batches": 1, "waited_ms": 1_000, "e04": 1, "resolved": 1, counter: 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
