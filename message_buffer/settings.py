@@ -199,6 +199,8 @@ class AdminSettings(NamedTuple):
     """The names of the stage's queues."""
     queue_dead_letter_urls: tuple[str, ...] = ()
     """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
+    tuning_table: str | None = None
+    tune_weekly: dict[str, float] | None = None
 
 
 class GateSettings(NamedTuple):

@@ -35,16 +35,13 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> FakeAws:
     monkeypatch.setattr(boto3, "Session", lambda **_: fake)
     fake.refuse("rules.get", "not_found", "There are no rules.")
     fake.answer("rules.set", {"version": 3, "open": {"looked": 2, "retimed": 1, "complete": True}})
-    fake.answer("tune.read", {"scopes": [scope("acme", "whatsapp", "sales"), scope("acme", "telegram", "")]})
+    scopes = ("acme/whatsapp/sales", "acme/telegram/", "a%2Fb/telegram/sales")
+    fake.answer("tune.read", {"scopes": {scope: some_counts() for scope in scopes}})
     return fake
 
 
 def some_counts(turns: int = 2_000) -> Counts:
     return counts_of(random.Random(4), turns=turns, silence_ms=1_000, reply_ms=4_000)
-
-
-def scope(tenant: str, platform: str, agent: str, turns: int = 2_000) -> Json:
-    return {"tenant": tenant, "platform": platform, "agent": agent, "counts": dict(some_counts(turns))}
 
 
 def run(*arguments: str) -> int:
@@ -60,7 +57,7 @@ def stored(aws: FakeAws) -> list[Json]:
 
 def test_tune_shows_each_scope_the_curve_and_a_recommendation(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--tenant", "acme", "--weeks", "2") == 0
-    assert aws.asked == [{"operation": "tune.read", "tenant": "acme", "weeks": 2}]
+    assert aws.asked == [{"operation": "tune.read", "weeks": 2}]
     shown = capsys.readouterr().out
     assert [line.split()[:3] for line in shown.splitlines()[1:4]] == [
         ["acme", "whatsapp", "sales"], ["acme", "telegram", "2000"], ["all", "-", "-"],
@@ -73,7 +70,7 @@ def test_tune_shows_each_scope_the_curve_and_a_recommendation(aws: FakeAws, caps
 def test_programs_get_the_same_as_json(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "--cut-share", "30%") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["all"]["turns"] == 4_000
+    assert found["all"]["turns"] == 6_000
     assert found["all"]["cut"]["share"] <= 0.3
     assert found["curve"]["1000"]["share"] == pytest.approx(truly_cut(1_000), abs=0.05)
 
@@ -104,7 +101,7 @@ def test_apply_keeps_the_other_rules_of_the_scope(aws: FakeAws) -> None:
 
 
 def test_below_300_turns_nothing_is_recommended_or_stored(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    aws.answer("tune.read", {"scopes": [scope("acme", "whatsapp", "sales", turns=299)]})
+    aws.answer("tune.read", {"scopes": {"acme/whatsapp/sales": some_counts(turns=299)}})
     assert run("--apply") == 1
     assert not stored(aws)
     assert "Nothing was stored: 299 turns were counted, and a recommendation needs 300." in capsys.readouterr().err
@@ -113,7 +110,7 @@ def test_below_300_turns_nothing_is_recommended_or_stored(aws: FakeAws, capsys: 
 
 
 def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    aws.answer("tune.read", {"scopes": []})
+    aws.answer("tune.read", {"scopes": {}})
     assert run() == 0
     assert "0 turns were counted" in capsys.readouterr().out
 

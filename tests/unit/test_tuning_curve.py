@@ -14,7 +14,6 @@ from message_buffer.tuning.curve import (
     MIN_TURNS,
     WITHIN_MS,
     Counts,
-    TooLittle,
     curve,
     field,
     going_on,
@@ -118,13 +117,13 @@ def test_who_accepts_more_waits_less(
 ) -> None:
     counts = counted | {"batches": MIN_TURNS, "resolved": MIN_TURNS, f"c{len(BINS_MS) - 1}": 100}
     least, most = (recommend(counts, cut_share=share) for share in sorted((one, other)))
-    assert not isinstance(least, TooLittle)
-    assert not isinstance(most, TooLittle)
+    assert not isinstance(least, str)
+    assert not isinstance(most, str)
     assert least[0] >= most[0]
     assert least[1].share <= min(one, other) + 1e-12
     short, long = (recommend(counts, mean_wait_ms=ms) for ms in sorted((short_ms, long_ms)))
-    assert not isinstance(short, TooLittle)
-    assert not isinstance(long, TooLittle)
+    assert not isinstance(short, str)
+    assert not isinstance(long, str)
     assert short[0] <= long[0] <= WITHIN_MS
     assert short[0] <= max(short_ms, long_ms, 200)
 
@@ -132,19 +131,19 @@ def test_who_accepts_more_waits_less(
 def test_the_recommended_silence_is_the_true_one() -> None:
     counts = counts_of(random.Random(1), turns=20_000, silence_ms=1_000, reply_ms=4_000)
     found = recommend(counts, cut_share=0.2)
-    assert not isinstance(found, TooLittle)
+    assert not isinstance(found, str)
     true_ms = next(ms for ms in range(200, WITHIN_MS, 100) if truly_cut(ms) <= 0.2)
     assert found[0] == pytest.approx(true_ms, abs=400)
 
 
 def test_too_little_is_said_and_not_guessed() -> None:
     few = counts_of(random.Random(1), turns=MIN_TURNS - 1, silence_ms=1_000, reply_ms=4_000)
-    assert isinstance(found := recommend(few, cut_share=0.2), TooLittle)
-    assert str(MIN_TURNS - 1) in found.why
+    assert isinstance(found := recommend(few, cut_share=0.2), str)
+    assert str(MIN_TURNS - 1) in found
     # Answers after half a second leave nobody whose silence could be watched for 8 s.
     hasty = counts_of(random.Random(1), turns=2_000, silence_ms=300, reply_ms=200)
-    assert isinstance(found := recommend(hasty, cut_share=0.2), TooLittle)
-    assert "answers come early" in found.why
+    assert isinstance(found := recommend(hasty, cut_share=0.2), str)
+    assert "answers come early" in found
 
 
 def test_a_length_is_counted_in_the_bin_that_ends_at_it() -> None:
