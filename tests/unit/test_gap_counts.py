@@ -40,7 +40,7 @@ class FakeTable(TuningTable):
 
     def __init__(self) -> None:
         super().__init__("tuning")
-        self.sums: dict[str, Counter[str]] = {}
+        self.kept: dict[str, Counter[str]] = {}
         self.calls: list[str] = []
         self.failures = 0
 
@@ -49,8 +49,8 @@ class FakeTable(TuningTable):
         if self.failures:
             self.failures -= 1
             raise SendFailed("add counts: Throttling")
-        self.sums.setdefault(scope, Counter()).update(counts)
-        return self.sums[scope]
+        self.kept.setdefault(scope, Counter()).update(counts)
+        return self.kept[scope]
 
 
 class Scene:
@@ -166,8 +166,8 @@ def test_the_counts_are_those_of_a_replay_of_the_history(acts: list[Act]) -> Non
     scene.clock.advance(MINUTE_MS)
     scene.counts.write(lambda: True)
     expected = replayed([json.loads(detail) for _, detail in scene.bus.published], scene.sent, replies)
-    assert +table.sums.get("*", Counter()) == expected
-    assert table.sums.get("acme/whatsapp/", Counter()) == table.sums.get("*", Counter())
+    assert +table.kept.get("*", Counter()) == expected
+    assert table.kept.get("acme/whatsapp/", Counter()) == table.kept.get("*", Counter())
 
 
 def taken_of(*arrivals: int, previous_at_ms: int | None = None, replied_at_ms: int | None = None, **more: Any) -> Any:
@@ -289,12 +289,12 @@ def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: 
     count(counts)
     counts.write(lambda: True)
     assert table.calls == ["*"], "the next try comes a minute later"
-    assert table.sums == {}
+    assert table.kept == {}
     clock.advance(MINUTE_MS)
     counts.write(lambda: True)
-    assert {scope: sums["batches"] for scope, sums in table.sums.items()} == {"*": 2, "acme/whatsapp/": 2}
+    assert {scope: sums["batches"] for scope, sums in table.kept.items()} == {"*": 2, "acme/whatsapp/": 2}
     assert telemetry.said("counts not written") == [{"reason": "add counts: Throttling"}]
-    assert telemetry.counts == {"GoingOnRate": round(100 * going_on(table.sums["*"]).share)}
+    assert telemetry.counts == {"GoingOnRate": round(100 * going_on(table.kept["*"]).share)}
 
 
 def test_a_write_updates_few_scopes_and_ends_when_the_time_does(table: FakeTable, clock: ManualClock) -> None:
@@ -307,7 +307,7 @@ def test_a_write_updates_few_scopes_and_ends_when_the_time_does(table: FakeTable
         clock.advance(MINUTE_MS)
         counts.write(lambda: True)
         assert len(table.calls) == calls
-    assert all(sums["batches"] == 1 for scope, sums in table.sums.items() if scope != "*")
+    assert all(sums["batches"] == 1 for scope, sums in table.kept.items() if scope != "*")
 
 
 @pytest.fixture

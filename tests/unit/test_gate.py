@@ -15,6 +15,7 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting
 from lambdas.admin.handler import operations_of as operators_operations_of
 from lambdas.admin.rules import RulesAdmin
+from lambdas.admin.tuning import Tuning
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
@@ -45,6 +46,7 @@ OF_OPERATORS = {
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),
+        tuning=Tuning.__new__(Tuning),
         telemetry=RecordedTelemetry(),
     )
 }
