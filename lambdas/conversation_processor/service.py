@@ -129,6 +129,7 @@ class ConversationProcessor:
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
         elif completed.ids_forgotten:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
+        self._emission.write_counts(time)
 
     def _report_late(self, conversation: str, taken: BatchTaken, claim: Json) -> None:
         late_ms, claimed_at_ms = self._clock() - taken.due_at_ms, claim.get("claimedAt")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
+from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Sent, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
@@ -198,6 +198,36 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
 
     The rules decide that. They also say whether people type in the app that sent the reply.
     """
+    found = reply_belongs(reply, book, aliases)
+    if found is None:
+        return None
+    conversation, agent = found
+    rules = book.for_conversation(conversation, agent).rules
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
+        return None
+    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+
+
+def first_replies(intake: Intake, book: RuleBook, aliases: Aliases | None) -> dict[str, int]:
+    """Return by conversation when the first of the intake's replies was sent that no human agent typed."""
+    first: dict[str, int] = {}
+    replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
+    for reply in replies:
+        found = reply_belongs(reply, book, aliases)
+        if found is None:
+            continue
+        if isinstance(reply, HumanReply) and (
+            reply.app is None or book.for_conversation(*found).rules.is_inbox(reply.app)
+        ):
+            continue
+        name = str(found.conversation)
+        first[name] = min(reply.at_ms, first.get(name, reply.at_ms))
+    return first
+
+
+def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
+    """Return the conversation and the agent of a message of the business, or None if its id is not valid."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:
@@ -207,11 +237,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
             conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
-    rules = book.for_conversation(conversation, agent).rules
-    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
-        return None
-    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
-    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+    return Belongs(conversation, agent)
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:

@@ -22,6 +22,8 @@ from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECON
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.counts import GapCounts
+from message_buffer.tuning.tuning_table import TuningTable
 
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
 # on an open connection fit into this time, even with the largest `timings.answer_ms`.
@@ -51,7 +53,7 @@ class TimeLeft:
 
 
 class Emission:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - `open_emission` makes each of them
         self,
         bus: EventBus,
         objects: ObjectStore,
@@ -61,6 +63,7 @@ class Emission:
         queues: BatchQueues,
         max_event_bytes: int,
         max_attempts: int,
+        gap_counts: GapCounts | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._bus = bus
@@ -70,6 +73,7 @@ class Emission:
         self._queues = queues
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
+        self._gap_counts = gap_counts
         self._clock = clock
 
     def connect(self) -> None:
@@ -97,6 +101,11 @@ class Emission:
             if taken.attempt < self._max_attempts:
                 raise
             self._dead_letter(conversation, taken, time, reason=str(error))
+
+    def write_counts(self, time: TimeLeft) -> None:
+        """Write what was counted of the emitted batches. Call this only when a batch is completed."""
+        if self._gap_counts:
+            self._gap_counts.write(time.has_a_call)
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
@@ -129,6 +138,8 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
+        if self._gap_counts:
+            self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -178,6 +189,8 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
+    of = settings.tuning
+    gap_counts = GapCounts(TuningTable(of.table), telemetry, assumed_reply_ms=of.assumed_reply_ms) if of else None
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -186,6 +199,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         queues=BatchQueues(settings.queues),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
+        gap_counts=gap_counts,
     )
 
 
