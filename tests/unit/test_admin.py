@@ -416,6 +416,8 @@ CHANGES: dict[str, Json] = {
     "conversation.forget": {"conversation": NAME},
     "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
     "rules.delete": {"scope": "tenant:default"},
+    "rules.undo": {"scope": "tenant:default"},
+    "tune.weekly": {"scope": "stage"},
 }
 QUESTIONS: dict[str, Json] = {
     "status": {},
@@ -427,6 +429,7 @@ QUESTIONS: dict[str, Json] = {
     "rules.explain": {"conversation": NAME},
     "dead.list": {},
     "dead.show": {"batchId": "b1", "payloads": True},
+    "tune.read": {},
 }
 
 
@@ -448,6 +451,7 @@ def test_each_command_that_changes_something_publishes_once_who_did_it_and_no_wo
         small = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
         subject = fields.get("conversation") or fields.get("scope") or fields["batchId"]
         what = {"version": 1, "operation": operation, "subject": subject}
+        small |= {"moves": []} if operation == "tune.weekly" else {}
         assert event == what | small | {"by": ME, "at": desk.engine.clock.now_ms}
 
 
