@@ -66,7 +66,7 @@ $(READY):
 	  { echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1). Name one: make PYTHON=python3.13"; exit 1; } >&2
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "'$(PYTHON)' lacks the modules venv and ensurepip (on Debian and Ubuntu: apt install python3-venv)."; exit 1; } >&2
-	@echo "Setting up $(VENV): one to six minutes and 1.2 GB…"
+	@echo "Setting up $(VENV): one to six minutes and 1.5 GB…"
 	@set -e; mkdir -p $(VENVS); new=$$(mktemp -d $(VENVS)/XXXXXXXX); \
 	trap 'rm -rf "$$new"' EXIT; trap 'exit 130' HUP INT TERM; \
 	"$(BASE_PYTHON)" -m venv --prompt message-buffer "$$new"; \
@@ -138,7 +138,7 @@ rehearse: $(READY) ## try all of a deployment that needs no AWS account: a quart
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_deployments.py tests/e2e/test_verify.py \
 	  tests/chaos/test_doctor.py tests/chaos/test_upgrades.py
 
-up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
+up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed; ARGS=--with-rules: as before `down`
 	@$(BIN)/python -m tools.local up $(IN_LANE) $(ARGS)
 
 down: ## stop the local stage
@@ -149,9 +149,9 @@ status: ## is the local stage up, and where
 	$(NEEDS_VENV)
 	@$(BIN)/python -m tools.local status
 
-logs: ## follow what the functions of the local stage write
+logs: ## follow what the functions of the local stage write; ARGS=<conversation or batch>: only about that
 	$(NEEDS_VENV)
-	@$(BIN)/python -m tools.local logs
+	@$(BIN)/python -m tools.local logs $(ARGS)
 
 console: $(READY) ## serve a page that shows a stage and writes to it as a customer; starts the local stage
 	@$(BIN)/python -m tools.console --stage "$(CONSOLE_STAGE)" $(ARGS)
@@ -202,8 +202,8 @@ lock: ## pin everything again with hashes, from requirements.in (needs uv)
 	@$(COMPILE) tools/local/requirements.in -o tools/local/requirements.txt
 	@$(COMPILE) examples/requirements.in -o examples/requirements.txt
 
-clean: ## remove .venv, caches and build output
+clean: ## remove .venv, caches, build output, and what the local stage keeps after `make down`
 	@if [ -x $(BIN)/python ] && $(BIN)/python -m tools.local running; then \
 	  echo "The local stage is running out of $(VENV): run \`make down\` first." >&2; exit 1; fi
-	@rm -rf $(VENV) $(VENVS) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VENVS) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .local/kept.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

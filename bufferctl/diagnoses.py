@@ -17,7 +17,6 @@ from typing import NamedTuple
 from bufferctl.facts import LOOK_BACK_MINUTES, LogLine, StageFacts, Unreadable
 from bufferctl.formatting import moment
 from infra.symptoms import BY_NAME, EMITTERS, RUNBOOK, SYMPTOMS, Source, Symptom, without_links
-from message_buffer.json_object import Json
 from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, MAX_OVERDUE_MS
 
 # The watchdog logs twice a minute, the sweep once a minute, and the canary every five minutes. Whichever of them logs
@@ -117,7 +116,9 @@ def refusals(facts: StageFacts) -> Iterator[Finding]:
         # In each minute ingest logs the first refused webhooks with their reasons. It then logs one line with the
         # number of the others.
         refused[line["platform"]] += line.get("more", 1)
-        reasons[line["platform"]] = line.get("reason") or reasons.get(line["platform"], "the signature is wrong")
+        reason = line.get("reason") or reasons.get(line["platform"], "the signature is wrong")
+        checked = f" It was checked for {line['url']}, which must be the URL at the platform" if "url" in line else ""
+        reasons[line["platform"]] = f"{reason}{checked}"
     for platform, count in refused.items():
         pattern = f'{{ $.message = "buffered" && $.platform = "{platform}" }}'
         lines = facts.log_lines("ingest", pattern, minutes=LOOK_BACK_MINUTES)
@@ -179,7 +180,7 @@ def _does_well_since(facts: StageFacts, role: str, at_ms: int) -> bool:
     """Return whether the function has logged good work since `at_ms`, or cannot log it."""
     if role not in DOES_WELL or facts.said(role, DOES_WELL[role], minutes=facts.minutes_since(at_ms)):
         return True
-    return not _logs_info(facts, role)
+    return not facts.logs_info(role)
 
 
 def passes(facts: StageFacts) -> Iterator[Finding]:
@@ -188,7 +189,7 @@ def passes(facts: StageFacts) -> Iterator[Finding]:
         if role not in facts.functions:
             continue
         lines = facts.said(role, message, minutes=MAX_SILENCE_MINUTES)
-        if not lines and not _logs_info(facts, role):
+        if not lines and not facts.logs_info(role):
             raise Unreadable(f"the passes of the {_shown(role)}: the stage's log_level hides them")
         if not lines and facts.age_minutes < MAX_SILENCE_MINUTES:
             young = f"which is normal in a stage that is younger than {MAX_SILENCE_MINUTES} minutes"
@@ -335,10 +336,3 @@ def _brief(reason: object) -> str:
     """Return the beginning of a reason, which may quote another program's long text."""
     text = str(reason or "no reason is logged").rstrip(".")
     return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"
-
-
-def _logs_info(facts: StageFacts, role: str) -> bool:
-    """Return whether the function logs lines of level INFO, which is the default."""
-    found = facts.read("lambda", "get_function_configuration", FunctionName=facts.functions[role])
-    settings: Json = json.loads(found.get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
-    return settings.get("log", {}).get("level") in ("INFO", "DEBUG", None)

@@ -11,6 +11,7 @@ from bufferctl.facts import StageFacts, Unreadable
 from bufferctl.formatting import GAP, INDENT, Lines, TextLine, Tone
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
+from message_buffer.json_object import Json
 
 # Each line begins with its finding's severity, padded to the longest one so that the texts are aligned.
 SEVERITY_CHARACTERS = max(len(severity.name) for severity in Severity)
@@ -48,12 +49,16 @@ def doctor(account: Account, given: Namespace) -> None:
     with working(given, "Diagnose", total=len(DIAGNOSES)) as step:
         facts = StageFacts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
         found = examine(facts, done=step.advance)
-    shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
-    show_result(given, {"findings": shown, "unread": found.unread}, Lines(_lines(found)))
+    show_result(given, shown(found), Lines(_lines(found)))
     if len(found.unread) == len(DIAGNOSES):
         raise Unreachable("Nothing could be read, so nothing is known about this stage.")
     if bad := [each for each in found.findings if each.severity < Severity.ADVICE]:
         raise FoundProblems(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
+
+
+def shown(found: Report) -> Json:
+    findings = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
+    return {"findings": findings, "unread": found.unread}
 
 
 def _lines(found: Report) -> list[TextLine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ class LogLine(NamedTuple):
     text: str
     fields: Json
     """Empty if Lambda itself wrote the line."""
+    role: str = ""
+    stream: str = ""
 
 
 class StageFacts:
@@ -102,6 +105,10 @@ class StageFacts:
         created: datetime = self.stacks["Buffer"]["CreationTime"]
         return self.minutes_since(created.timestamp() * 1_000)
 
+    @property
+    def now_ms(self) -> int:
+        return self._clock()
+
     def minutes_since(self, at_ms: float) -> float:
         return (self._clock() - at_ms) / 60_000
 
@@ -137,8 +144,10 @@ class StageFacts:
         by_id = {each["Id"]: sum(each["Values"]) for each in response["MetricDataResults"]}
         return [by_id.get(f"m{place}", 0) for place in range(len(metrics))]
 
-    def log_lines(self, role: str, pattern: str, *, minutes: float) -> list[LogLine]:
+    def log_lines(self, role: str, pattern: str, *, minutes: float, **narrower: Any) -> list[LogLine]:
         """Return a function's log lines of the last `minutes` that match a pattern of CloudWatch, the newest last.
+
+        `narrower` has further arguments of FilterLogEvents.
 
         The emulator matches less exactly than CloudWatch, so the caller must filter again. Raise Unreadable if there
         are too many lines to read.
@@ -150,11 +159,12 @@ class StageFacts:
             "logGroupName": group,
             "startTime": int(self._clock() - minutes * 60_000),
             "filterPattern": pattern,
+            **narrower,
         }
         lines: list[LogLine] = []
         for _ in range(MAX_LOG_PAGES):
             response = self.read("logs", "filter_log_events", **arguments)
-            lines += [_parsed(each) for each in response["events"]]
+            lines += [_parsed(role, each) for each in response["events"]]
             if not response.get("nextToken"):
                 break
             arguments["nextToken"] = response["nextToken"]
@@ -163,21 +173,35 @@ class StageFacts:
                 raise Unreadable(f"the logs of {role.replace('_', ' ')}: too many lines")
         return sorted(lines, key=lambda line: line.at_ms)
 
+    def logs_info(self, role: str) -> bool:
+        """Return whether the function logs lines of level INFO, which is the default."""
+        found = self.read("lambda", "get_function_configuration", FunctionName=self.functions[role])
+        settings: Json = json.loads(found.get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
+        return settings.get("log", {}).get("level") in ("INFO", "DEBUG", None)
+
     def said(self, role: str, *messages: str, minutes: float) -> list[Json]:
         """Return the fields of a function's own log lines with these messages, and each line's time as `atMs`."""
+        return [line.fields | {"atMs": line.at_ms} for line in self.lines_saying(role, *messages, minutes=minutes)]
+
+    def lines_saying(self, role: str, *messages: str, minutes: float) -> list[LogLine]:
         any_of = " || ".join(f'($.message = "{message}")' for message in messages)
         pattern = f'"{messages[0]}"' if len(messages) == 1 else f"{{ {any_of} }}"
         lines = self.log_lines(role, pattern, minutes=minutes)
-        return [line.fields | {"atMs": line.at_ms} for line in lines if line.fields.get("message") in messages]
+        return [line for line in lines if line.fields.get("message") in messages]
 
 
-def _parsed(event: Json) -> LogLine:
+def _parsed(role: str, event: Json) -> LogLine:
     text = event["message"].rstrip()
     try:
         fields = json.loads(text)
     except ValueError:
         fields = None
-    return LogLine(event["timestamp"], text, fields if isinstance(fields, dict) else {})
+    fields = fields if isinstance(fields, dict) else {}
+    at_ms = event["timestamp"]
+    with suppress(KeyError, TypeError, ValueError):
+        # The emulator gives all lines of a run the time of the run's end.
+        at_ms = int(datetime.fromisoformat(fields["timestamp"]).timestamp() * 1_000)
+    return LogLine(at_ms, text, fields, role, event.get("logStreamName", ""))
 
 
 def _camel(role: str) -> str:

@@ -111,7 +111,7 @@ def counted(number: int, thing: str) -> str:
     """Return `1 batch` or `2 batches`."""
     if number == 1:
         return f"1 {thing}"
-    return f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
+    return f"{number} {thing}{'es' if thing.endswith(('ch', 's')) else 's'}"
 
 
 def moment(at_ms: int) -> str:

@@ -207,6 +207,7 @@ class BufferStack(StageStack):
                 aliases_table=self.aliases_table.table_name,
                 dead_letter_queue_url=self.dead_letters.queue_url,
                 whatsapp_queue=self.whatsapp_queues.settings if self.whatsapp_queues else None,
+                address=self._config.api.address,
                 queues={
                     name: conditions.model_dump(exclude_none=True)
                     for name, conditions in self._config.effective_queues.items()

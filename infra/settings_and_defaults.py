@@ -129,6 +129,9 @@ class ApiConfig(Settings):
     be recorded and sent again. Choose it if all your systems sign the time."""
     domain: DomainConfig | None = None
     """Set it if you may move to another stage, and do not want to change the address at each platform."""
+    address: Annotated[str, Field(pattern=r"^https://[^?#\s]*[^/?#\s]$")] | None = None
+    """The base URL that platforms call, if it is not the API's, such as that of your own CloudFront. Set it if you use
+    Twilio, which signs the URL."""
 
     @model_validator(mode="after")
     def _kind_fits(self) -> ApiConfig:

@@ -127,8 +127,9 @@ SYMPTOMS = (
         keeps_state=True,
         means="For two minutes a conversation of the Valkey lane (`-watchdog`) or of the DynamoDB lane "
         "(`-dynamodb-processor`) has been due for more than 60 s, and its batch was not emitted.",
-        do="`logs Processor 10m`: does a processor begin, and why does it stop? If none begins, see [start "
-        "failures](#start-failures) and [throttles](#throttles). If it stops with `store_unavailable`, see "
+        do="`bufferctl why <id>` names the cause for one conversation. `logs Processor 10m`: does a processor "
+        "begin, and why does it stop? If none begins, see [start failures](#start-failures) and "
+        "[throttles](#throttles). If it stops with `store_unavailable`, see "
         "[store failures](#store-failures). If `custom watchdog InFlight Maximum` stays at "
         "`concurrency.conversation_processor` (200 if unset), raise that setting. If `Pending` grows, give "
         "the processor more memory, or use more [shards](#changing-the-number-of-shards). In the DynamoDB "

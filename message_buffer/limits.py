@@ -33,6 +33,11 @@ REMEMBERED_MS = DAY_MS
 # `limits.max_attempts` the pauses take more than ten minutes together, which leaves time to undo a bad deployment.
 MIN_RETRY_MS = 1 * SECOND_MS
 MAX_RETRY_MS = 60 * SECOND_MS
+# A batch that is emitted later than this after its due time is late.
+LATE_MS = 1 * SECOND_MS
+# A batch waits for its claim, its run, its earlier attempts and its emission. `bufferctl why` names those of these four
+# parts that took at least a quarter of the delay.
+LATE_PARTS = 4
 
 # -- rules ---------------------------------------------------------------------------------------------------
 

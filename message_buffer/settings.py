@@ -141,6 +141,8 @@ class IngestSettings(NamedTuple):
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
+    address: str | None = None
+    """The base URL that platforms call, if something stands before the API. None if they call the API itself."""
     queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
     """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
     `handoff` have no conditions."""

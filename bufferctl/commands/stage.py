@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bufferctl.errors import Failed, Unreachable
-from bufferctl.formatting import as_json, counted, printable, second_of
+from bufferctl.errors import Failed, NotFound, Unreachable
+from bufferctl.formatting import Lines, TextLine, as_json, counted, moment, printable, second_of
 from bufferctl.options import Ctx, Shown, checked_id, duration_ms
 from bufferctl.stage import ROOT, find_account
 from lambdas.canary.listening import LONG_POLL_SECONDS
@@ -136,6 +136,28 @@ def doctor(ctx: Ctx) -> None:
     given = ctx.obj
     account = find_account(given.stage, profile=given.profile, region=given.region, outputs=given.outputs)
     diagnose(account, Namespace(stage=given.stage, json=given.json))
+
+
+@app.command()
+def why(
+    ctx: Ctx, name: Annotated[str, typer.Argument(metavar="ID", help="tenant/platform/account/user, or a batch id")]
+) -> Shown:
+    """Say why a batch, or what waits in a conversation, is late, and from which log lines that was read."""
+    from bufferctl.facts import StageFacts  # noqa: PLC0415 - only this command needs it
+    from bufferctl.lateness import TONES, explain  # noqa: PLC0415
+
+    stage = ctx.obj.find()
+    found = explain(StageFacts(ctx.obj.stage, stage.client), stage.ask, name)
+    if found["state"] == "unknown":
+        raise NotFound(" ".join((found["summary"], *(each["text"] for each in found["causes"]))))
+    lines = [TextLine(found["summary"], TONES[found["lateness"]])]
+    lines += [TextLine(found["due"])] if found["due"] else []
+    for cause in found["causes"]:
+        at = f"{moment(cause['at'])}  " if cause["at"] else ""
+        lines.append(
+            TextLine("\n".join((f"- {at}{cause['text']}", *(f"  read from {each}" for each in cause["from"]))))
+        )
+    return found, Lines(lines)
 
 
 @app.command()

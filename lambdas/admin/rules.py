@@ -15,7 +15,6 @@ from message_buffer.lanes.outcomes import BufferEmpty, BufferRetimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.queues import unknown_queues
@@ -90,8 +89,8 @@ class RulesAdmin:
         if unknown := [*unknown_queues(request.rules, self._queues)]:
             raise InvalidRules("\n".join(unknown))
         others = [each for each in self._table.read_all() if each.scope != scope]
-        if scope.startswith(DOOR):
-            _require_room_for_door(request.rules, others)
+        if scope.startswith(DOOR) and sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
+            raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
         self._check(scope, [*others, StoredRules(scope, request.rules, 0, "", None)])
         version = self._table.put(
             scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
@@ -253,15 +252,7 @@ def _checked_scope(scope: str) -> str:
             "A scope must be stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id>,"
             " account:<platform>/<account> or door:<name>; inside a name, write %2F for a / and %25 for a %."
         )
-    if scope.startswith(DOOR) and not is_door_name(scope.removeprefix(DOOR)):
-        raise InvalidInput("A door's name has at most 31 lower-case letters, digits and single hyphens.")
     return scope
-
-
-def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[StoredRules]) -> None:
-    require_size(mapping)
-    if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
-        raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
 
 
 def _platforms_named(scope: str, rules: Mapping[str, Any]) -> Iterable[str]:

@@ -2,7 +2,8 @@
 
 Events:
 
-- `{"conversation": id}` from the processor, asynchronously: emit the conversation's batch.
+- `{"conversation": id, "claimedAt": ms, "waitedForSlot": bool}` from the processor, asynchronously: emit the
+  conversation's batch.
 - `{"redrive": <body of a dead letter>}` from the admin function: emit the batch; return `{"redriven": id}` or fail.
 - `{"warm": true}` from the processor: only open connections. If that fails, the first batch opens them.
 """
@@ -46,7 +47,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         if "warm" in event:
             _warm_up(processor, telemetry)
         else:
-            processor.process(event["conversation"], time)
+            processor.process(event["conversation"], time, claim=event)
     except StoreError as error:
         # Do not raise a temporary failure. When the claim or the token has expired, the processor puts the conversation
         # back, and another run emits the same batch under the same id.

@@ -8,9 +8,11 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.heartbeat import Heartbeat
+from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken, RunStale
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.limits import LATE_MS, LATE_PARTS
 from message_buffer.telemetry import Telemetry
 
 # A conversation processor renews its token four times in the token's lifetime. A renewal on an open connection fails
@@ -93,14 +95,18 @@ class ConversationProcessor:
         self._emission.connect()
         self._lane.warm_up("take_batch", "complete_batch")
 
-    def process(self, conversation: str, time: TimeLeft) -> None:
-        """Emit and complete the conversation's batch, or put it back for another attempt."""
+    def process(self, conversation: str, time: TimeLeft, *, claim: Json | None = None) -> None:
+        """Emit and complete the conversation's batch, or put it back for another attempt.
+
+        `claim` has what the processor knows about its claim of the conversation.
+        """
         token = uuid4().hex
         taken = self._lane.take_batch(conversation, token)
         if not isinstance(taken, BatchTaken):
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
+        self._report_late(conversation, taken, claim or {})
         held = Token(
             self._lane, conversation, token,
             until_ms=taken.until_ms, time=time, telemetry=self._telemetry, clock=self._clock,
@@ -124,6 +130,17 @@ class ConversationProcessor:
         elif completed.ids_forgotten:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
         self._emission.write_counts(time)
+
+    def _report_late(self, conversation: str, taken: BatchTaken, claim: Json) -> None:
+        late_ms, claimed_at_ms = self._clock() - taken.due_at_ms, claim.get("claimedAt")
+        if late_ms < LATE_MS / LATE_PARTS:
+            return
+        claimed_late_ms = None if claimed_at_ms is None else max(claimed_at_ms - taken.due_at_ms, 0)
+        self._telemetry.info(
+            "taken late",
+            conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, late_ms=late_ms,
+            claimed_late_ms=claimed_late_ms, waited_for_slot=claim.get("waitedForSlot"),
+        )  # fmt: skip
 
     def _try_later(self, conversation: str, token: str, taken: BatchTaken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)

@@ -57,6 +57,11 @@ def _telemetry() -> Telemetry:
 
 
 @cache
+def _address() -> str | None:
+    return _settings().address
+
+
+@cache
 def _ingest() -> Ingest:
     settings, telemetry = _settings(), _telemetry()
     patience = _patience(settings)
@@ -172,7 +177,8 @@ def _body(event: Mapping[str, Any]) -> bytes:
 
 
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
-    context = event["requestContext"]
+    """Return the URL that the platform called, which Twilio signs."""
+    context, address = event["requestContext"], _address()
     scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
     # Use the gateway's own host name, because a caller can send any Host header. But Twilio signs the host name as an
     # operator typed it, and the gateway's is in lower case. So use the header if it differs only in upper and lower
@@ -187,7 +193,9 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
         # the query only in parsed form, so encode the query again.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
-    return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
+    # What stands before the API may change the host name and the beginning of the path, but not the route.
+    called_url = f"{address}{event.get('rawPath') or event.get('path', '')}" if address else f"{scheme}://{host}{path}"
+    return f"{called_url}{'?' if query else ''}{query}"
 
 
 if is_provisioned():

@@ -112,7 +112,9 @@ class Ingest:
                 response = self._answer(platform, request)
         except Unauthentic as error:
             self._unauthenticated.count("Unauthentic")
-            self._unauthenticated.warn("signature refused", platform=name, reason=str(error))
+            # The query may contain a secret.
+            checked = {"url": request.webhook.url.partition("?")[0]} if platform and platform.signs_url else {}
+            self._unauthenticated.warn("signature refused", platform=name, reason=str(error), **checked)
             response = refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             response = self._refuse_after(error, name)

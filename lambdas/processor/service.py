@@ -4,7 +4,7 @@ At most one processor acts on a shard, because the scripts check its lease. It r
 Lambda's time-out is near. It then releases the lease, and starts a successor if more work is due soon.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from time import monotonic_ns, sleep
@@ -89,13 +89,15 @@ class ConversationProcessors:
         """Connect to Lambda in a thread, so that the first start need not wait for the connection."""
         self._pool.submit(self._functions.prepare)
 
-    def send(self, conversation: str, *, start_until_ms: int) -> None:
-        self._under_way[self._pool.submit(self._start, conversation, start_until_ms)] = conversation
+    def send(self, conversation: str, *, start_until_ms: int, **facts: int | bool) -> None:
+        """Start a conversation processor, which logs these facts about the claim if the batch is late."""
+        event = {"conversation": conversation, **facts}
+        self._under_way[self._pool.submit(self._start, event, start_until_ms)] = conversation
 
-    def _start(self, conversation: str, until_ms: int) -> None:
+    def _start(self, event: Mapping[str, object], until_ms: int) -> None:
         if self._clock() > until_ms:
             raise SendFailed("no thread was free in time")
-        self._functions.start(self._function, {"conversation": conversation})
+        self._functions.start(self._function, event)
 
     def wait(self, seconds: float, *, for_all: bool = False) -> None:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
@@ -145,6 +147,7 @@ class Processor:
         self._renew_ms = min(5_000, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
         self._failures_in_a_row = 0
+        self._no_slot_at_ms = 0  # when a claim last left due conversations, because no slot was free
         self._pause_ms = MIN_PAUSE_MS
         self._down_since: int | None = None
 
@@ -193,6 +196,7 @@ class Processor:
     def _enter(self, _remaining_ms: int) -> Exit | None:
         asked_at = self._monotonic_ms()  # measure the lease from here, even if the call must connect first
         acquired = self._store.acquire_lease(self._shard, self._lease_id)
+        self._report_answer()
         if isinstance(acquired, LeaseTaken):
             return Exit.HELD
         self._report_recovered(acquired.returned, "claimed by a dead processor")
@@ -216,23 +220,36 @@ class Processor:
         # are started.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
+        self._report_answer()
         if isinstance(claimed, LeaseLost):
             return self._reacquire()
         self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
+        if claimed.waits_for_slot:
+            self._no_slot_at_ms = self._clock()
         return self._sleep_until_due(claimed)
 
     def _send(self, claimed: ConversationsClaimed) -> None:
         if not claimed.conversations:
             return
         start_until_ms = claimed.deadline_ms - int(self._store.settings.claim_ms * CLAIM_LEFT_FOR_A_START)
-        for due in claimed.conversations:
-            self._conversation_processors.send(due.conversation, start_until_ms=start_until_ms)
         now_ms = self._clock()
+        for due in claimed.conversations:
+            self._conversation_processors.send(
+                due.conversation, start_until_ms=start_until_ms,
+                claimedAt=now_ms, waitedForSlot=due.due_at_ms <= self._no_slot_at_ms,
+            )  # fmt: skip
         for due in claimed.conversations:
             if not is_trial(due.conversation):
                 self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
+
+    def _report_answer(self) -> None:
+        """Log the end of an outage before the processor sleeps."""
+        if self._down_since is not None:
+            away_ms = self._monotonic_ms() - self._down_since
+            self._telemetry.info("store answers again", shard=self._shard, away_ms=away_ms)
+            self._down_since = None
 
     def _report_recovered(self, conversations: int, reason: str) -> None:
         if conversations:

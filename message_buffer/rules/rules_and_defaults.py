@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from message_buffer.errors import InvalidRules
+from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.limits import (
     DAY_MS,
     HOUR_MS,
@@ -119,7 +119,7 @@ def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
     return problems
 
 
-class _Checked(BaseModel):
+class CheckedModel(BaseModel):
     """A pydantic model that raises only `InvalidRules`."""
 
     model_config = ConfigDict(
@@ -160,6 +160,8 @@ class _Checked(BaseModel):
             field = path[:-1] if path and isinstance(detail["loc"][-1], int) else path
             if isinstance(cause, InvalidRules):
                 yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
+            elif isinstance(cause, InvalidInput):
+                yield f"{where}: {cause}"
             elif detail["type"] == "extra_forbidden":
                 given, names = str(detail["loc"][-1]), cls._model_at(path[:-1])._wire_names()
                 if given in names:
@@ -176,14 +178,14 @@ class _Checked(BaseModel):
         return {name: field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
-    def _model_at(cls, path: Iterable[str]) -> "type[_Checked]":
+    def _model_at(cls, path: Iterable[str]) -> "type[CheckedModel]":
         """Return the model at the end of this path of wire names."""
-        model: type[_Checked] = cls
+        model: type[CheckedModel] = cls
         for part in path:
             field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
             # A path part that names no field is a key, such as an override's platform.
             for each in (field.annotation, *get_args(field.annotation)) if field else ():
-                if isinstance(each, type) and issubclass(each, _Checked):
+                if isinstance(each, type) and issubclass(each, CheckedModel):
                     model = each
         return model
 
@@ -280,7 +282,7 @@ _Duration = Annotated[
 ]
 
 
-class OnHumanReply(_Checked):
+class OnHumanReply(CheckedModel):
     """Puts a conversation on hold when a human agent replies."""
 
     hold: _Duration
@@ -303,7 +305,7 @@ _Apps = Annotated[
 ]
 
 
-class _RuleFields(_Checked):
+class _RuleFields(CheckedModel):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
     # At least 1, because only this bound ends a batch whose author never pauses, or never reaches minMessages.
@@ -427,7 +429,7 @@ class Rules(_RuleFields):
 _PerMinute = Annotated[int | None, Field(ge=1, le=MAX_QUOTA, description=f"a whole number from 1 to {MAX_QUOTA}")]
 
 
-class PartialQuota(_Checked):
+class PartialQuota(CheckedModel):
     """The quota that the rules set for an account or a tenant. A number that they do not set is None."""
 
     messages_per_minute: _PerMinute = None
@@ -443,7 +445,7 @@ class PartialQuota(_Checked):
 _PartialQuota = Annotated[PartialQuota | None, Field(description="an object of quotas")]
 
 
-class Owner(_Checked):
+class Owner(CheckedModel):
     """The owner of an account: its tenant, and the agent that serves it."""
 
     tenant: Annotated[str, _legal_name("a tenant's name")] = DEFAULT_TENANT

@@ -1,16 +1,20 @@
 """The console's page in a real browser, on an imitated stage."""
 
+import json
 import re
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from bufferctl.errors import Unreachable
 from message_buffer.json_object import Json
 from tests.support.browser import axe, chromium
 from tests.support.console import ImitatedBus, ImitatedPlace, ImitatedStage, page_of, row
@@ -51,7 +55,7 @@ class Scene:
         """Write as the customer. Return the message's id."""
         self.line.fill(text)
         self.page.keyboard.press("Enter")
-        expect(self.bubble(text)).to_be_visible(timeout=WITHIN_MS)
+        expect(self.bubble(text)).to_contain_text("accepted", timeout=WITHIN_MS)
         return self.stage.posted[-1].message_id
 
     @property
@@ -112,7 +116,7 @@ def test_hostile_text_is_shown_as_text_in_every_field(browser: Browser, stage: I
     with page_of(ImitatedPlace(stage, show_words=True), browser) as page:
         view(page, "Live")
         for number, text in enumerate(HOSTILE):
-            page.locator("tbody button.name").nth(number).click()
+            page.locator("tbody a.name").nth(number).click()
             expect(page.locator("dialog .messages")).to_contain_text(text)
             page.get_by_role("button", name="Close").click()
         view(page, "Health")
@@ -144,7 +148,7 @@ def test_what_the_page_keeps_of_events_is_bounded_and_a_page_opened_later_shows_
             kept = "import('./store.js').then(({ state }) => JSON.stringify(state.events).includes('xxx'))"
             assert not page.evaluate(kept)
             view(page, "Live")
-            expect(page.locator(".events li")).to_have_count(50)
+            expect(page.locator(".events .event")).to_have_count(50)
             page.reload()
 
 
@@ -158,7 +162,7 @@ def test_the_page_says_that_the_stage_is_away_and_goes_on_when_it_is_back(scene:
     expect(page.locator("tbody tr")).to_have_count(1, timeout=WITHIN_MS)
     stage.is_away = True
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached", timeout=WITHIN_MS)
-    page.locator("tbody button.name").click()
+    page.locator("tbody a.name").click()
     expect(page.get_by_role("dialog")).to_contain_text("cannot be reached", timeout=WITHIN_MS)
     page.get_by_role("button", name="Close").click()
     stage.is_away, stage.rows = False, [*stage.rows, row("acme/whatsapp/1065/2", due_at_ms=now_ms() + 50_000)]
@@ -171,7 +175,7 @@ def test_a_console_of_a_deployed_stage_only_reads_and_hides_words(browser: Brows
     with page_of(ImitatedPlace(stage), browser) as page:
         expect(page.locator("main")).to_contain_text("only reads")
         view(page, "Live")
-        page.locator("tbody button.name").click()
+        page.locator("tbody a.name").click()
         expect(page.locator("dialog")).to_contain_text("hidden")
         assert page.get_by_role("group", name="Actions").count() == 0
 
@@ -194,7 +198,7 @@ def test_what_a_customer_does_reaches_the_stage_in_order(scene: Scene, monkeypat
     for text in ("one", "two", "three"):
         scene.line.fill(text)
         scene.page.keyboard.press("Enter")
-    expect(scene.page.locator(".bubble.mine")).to_have_count(3)
+    expect(scene.page.get_by_text("accepted")).to_have_count(3)
     assert list(filter(None, sent)) == ["one", "two", "three"]
 
 
@@ -255,7 +259,7 @@ def test_a_batch_names_its_rule_in_the_chat_beside_it_the_time_line_and_the_figu
     expect(page.locator(".divider.batch")).to_contain_text(label)
     expect(page.locator(".last")).to_contain_text(label)
     expect(page.locator(".bubble.waits")).to_have_count(0)
-    page.get_by_role("button", name=re.compile("^Time line")).click()
+    page.get_by_role("link", name=re.compile("^Time line")).click()
     expect(page.locator(".line")).to_contain_text(f"batch.ready, {label}")
     page.get_by_role("button", name="Close").click()
     view(page, "Health")
@@ -309,7 +313,7 @@ def test_events_of_other_conversations_do_not_make_an_open_one_ask_the_stage(sce
     page = scene.page
     scene.stage.rows = [row("default/whatsapp/1065/1", due_at_ms=now_ms() + 3_570_000)]
     view(page, "Live")
-    page.locator("tbody button.name").click(timeout=WITHIN_MS)
+    page.locator("tbody a.name").click(timeout=WITHIN_MS)
     expect(page.locator("dialog .facts").first).to_be_visible(timeout=WITHIN_MS)
     before, began = scene.shows, time.monotonic()
     for number in range(60):
@@ -353,6 +357,8 @@ def test_a_scenario_says_if_something_else_came_than_it_promises(scene: Scene) -
     expect(page.locator(".bubble.mine s")).to_have_count(1, timeout=WITHIN_MS)
     scene.batch(scene.stage.posted[0].message_id, waits_ms=1_000)
     expect(played).to_contain_text("That differs.", timeout=WITHIN_MS)
+    page.reload()
+    expect(played).to_contain_text("That differs.", timeout=WITHIN_MS)
 
 
 def test_a_scenario_can_be_stopped(scene: Scene) -> None:
@@ -365,22 +371,256 @@ def test_a_scenario_can_be_stopped(scene: Scene) -> None:
     assert len(scene.stage.posted) == 1
 
 
+# -- a stage that is away, a page that is loaded again --------------------------------------------------
+
+
+def test_while_the_stage_is_away_nothing_counts_down_and_the_page_says_since_when(scene: Scene) -> None:
+    page = scene.page
+    scene.stage.rows = [row("acme/whatsapp/1065/1", due_at_ms=now_ms() + 60_000)]
+    view(page, "Live")
+    due = page.locator("tbody .countdown")
+    expect(due).to_contain_text("in ", timeout=WITHIN_MS)
+    expect(page.locator(".flags")).to_contain_text("connected, data")
+    scene.stage.is_away = True
+    expect(page.locator(".flags")).to_contain_text("not connected since", timeout=WITHIN_MS)
+    shown = due.inner_text()
+    page.wait_for_timeout(1_200)
+    assert shown.startswith("at ")
+    assert due.inner_text() == shown
+
+
+def test_what_is_written_while_the_stage_or_the_server_is_away_is_kept_and_sent_once(scene: Scene, place: Any) -> None:
+    page, send = scene.page, place.send
+
+    def refuse(*_: Any) -> None:
+        raise Unreachable("no answer")
+
+    def lose_the_answer(platform: str, posted: Any) -> None:
+        send(platform, posted)
+        refuse()
+
+    for text, sender in (("one", refuse), ("two", lose_the_answer)):
+        place.send = sender
+        scene.line.fill(text)
+        page.keyboard.press("Enter")
+        expect(scene.bubble(text)).to_contain_text("not sent", timeout=WITHIN_MS)
+    place.send = send
+    page.route("**/api/act", lambda route: route.abort())
+    scene.line.fill("three")
+    page.keyboard.press("Enter")
+    expect(scene.bubble("three")).to_contain_text("does not answer", timeout=WITHIN_MS)
+    page.unroute("**/api/act")
+    page.reload()
+    for text in ("one", "two", "three"):
+        scene.bubble(text).get_by_role("button", name="Send again").click(timeout=WITHIN_MS)
+        expect(scene.bubble(text)).to_contain_text("accepted", timeout=WITHIN_MS)
+    # The stage knows a message that it gets twice by its id.
+    sent = {each.message_id: each.body["text"] for each in scene.stage.posted if each.route == "webhook"}
+    assert list(sent.values()) == ["two", "one", "three"]
+
+
+def test_a_reload_forgets_neither_a_chat_nor_what_is_being_typed(scene: Scene) -> None:
+    page = scene.page
+    scene.batch(scene.say("one"), waits_ms=1_000)
+    expect(page.locator(".divider.batch")).to_have_count(1, timeout=WITHIN_MS)
+    scene.say("two")
+    scene.bubble("two").get_by_role("button", name="Edit").click()
+    scene.line.fill("two, corrected")
+    for _ in range(2):
+        page.reload()
+        expect(scene.line).to_have_value("two, corrected", timeout=WITHIN_MS)
+        expect(page.locator(".bubble.mine")).to_have_count(2)
+        expect(page.locator(".divider.batch")).to_have_count(1)
+        expect(page.locator(".last")).to_contain_text("1 message, because of silence")
+    page.keyboard.press("Enter")
+    expect(scene.bubble("two, corrected")).to_contain_text("edited", timeout=WITHIN_MS)
+    scene.line.fill("half a sent")
+    page.reload()
+    expect(scene.line).to_have_value("half a sent", timeout=WITHIN_MS)
+
+
+# -- any conversation ---------------------------------------------------------------------------------
+
+
+def test_a_conversation_has_an_address_that_opens_it_also_if_it_is_idle(scene: Scene) -> None:
+    page, name = scene.page, "acme/generic/a%2Fb/100%25"
+    dialog = page.get_by_role("dialog")
+    view(page, "Live")
+    page.goto(page.url.partition("#")[0] + f"#/conversation/{quote(name, safe='')}")
+    expect(dialog.get_by_role("heading", name=name)).to_be_visible(timeout=WITHIN_MS)
+    expect(dialog).to_contain_text("idle", timeout=WITHIN_MS)
+    page.reload()
+    expect(dialog).to_contain_text("idle", timeout=WITHIN_MS)
+    page.go_back()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("link", name="Live")).to_have_attribute("aria-current", "page")
+    page.go_forward()
+    expect(dialog).to_contain_text("idle", timeout=WITHIN_MS)
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def test_a_search_finds_what_waits_and_what_is_known_only_from_events(scene: Scene) -> None:
+    page = scene.page
+    scene.stage.rows = [row(f"acme/whatsapp/1065/{n}", due_at_ms=now_ms() + 60_000) for n in (11, 12, 22)]
+    scene.bus.publish("messages.amended", at_ms=now_ms(), conversationId="acme/whatsapp/1065/112")
+    view(page, "Live")
+    expect(page.locator("tbody tr")).to_have_count(3, timeout=WITHIN_MS)
+    page.get_by_label("Conversation", exact=True).fill("/11")
+    expect(page.locator("tbody a.name")).to_contain_text(["11", "112"], timeout=WITHIN_MS)
+    expect(page.get_by_text("2 found")).to_be_visible()
+
+
+# -- events ------------------------------------------------------------------------------------------
+
+
+def test_late_batches_say_so_in_words_and_the_causes_are_asked_for_at_a_click(scene: Scene) -> None:
+    page = scene.page
+    cause = {"kind": "run_died", "text": "Attempt 1 did not end.", "at": 1, "from": ["`platform.report`"]}
+    asked: list[Json] = []
+
+    def explain(route: Any) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(json={"summary": "It was late.", "due": None, "causes": [cause]})
+
+    page.route("**/api/why", explain)
+    message = scene.say("Hey")
+    for number, late_ms in enumerate((900, 1_500, 10_500)):
+        scene.batch(message, waits_ms=1_000, late_ms=late_ms, batchId=f"b{number}")
+    view(page, "Health")
+    rows = page.locator(".events .event")
+    expect(rows).to_have_count(3, timeout=WITHIN_MS)
+    words = [rows.nth(number).locator("summary b").all_inner_texts()[:-1] for number in range(3)]
+    assert words == [["very late"], ["late"], []]
+    assert not asked
+    rows.nth(0).locator("summary").click()
+    rows.nth(0).get_by_role("button", name="Why was it late?").click()
+    expect(rows.nth(0)).to_contain_text("Attempt 1 did not end.")
+    assert asked == [{"batchId": "b2"}]
+
+
+def test_the_doctors_findings_say_what_to_do(scene: Scene) -> None:
+    finding = {"severity": "broken", "what": "The rule is off.", "do": "Run `make deploy`."}
+    report = {"at": now_ms(), "findings": [finding], "unread": {"alarms": "no right"}}
+    scene.page.route("**/api/doctor", lambda route: route.fulfill(json=report))
+    view(scene.page, "Health")
+    for words in ("broken The rule is off.", "Run make deploy.", "alarms (no right)"):
+        expect(scene.page.locator(".doctor")).to_contain_text(words)
+
+
+def test_an_event_is_copied_downloaded_and_given_to_a_shell_as_it_came(scene: Scene) -> None:
+    page = scene.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    text = "'; $(touch x) `y` EVENT \\n \u009b \u202e" + "".join(HOSTILE)
+    scene.batch(scene.say("one"), waits_ms=1_000, text=text, batchId="b1")
+    page.locator(".last summary").click(timeout=WITHIN_MS)
+    actions = page.get_by_role("group", name="The event as JSON")
+
+    def copied(name: str) -> str:
+        actions.get_by_role("button", name=name).click(timeout=WITHIN_MS)
+        expect(page.locator(".toast")).to_contain_text("copied")
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    with page.expect_download() as download:
+        actions.get_by_role("link", name="Download JSON").click(timeout=WITHIN_MS)
+    assert download.value.suggested_filename == "b1.json"
+    kept = download.value.path().read_text("utf-8")
+    assert copied("Copy JSON") == kept
+    event = json.loads(kept)
+    assert (event["detail"]["text"], event["detail-type"]) == (text, "messages.batch.ready")
+    for name, command in (("Copy as curl", "curl"), ("Copy as aws sqs", "aws")):
+        script = f"{command}() {{ cat; }}\n{copied(name)}"
+        shown = subprocess.check_output(["bash", "-eu"], input=script, text=True, env={"CONSUMER": "c", "QUEUE": "q"})
+        assert json.loads(shown) == event
+
+
 # -- accessibility -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_axe_finds_no_serious_fault(scene: Scene, colours: Any) -> None:
+def test_the_keyboard_skips_to_the_content(scene: Scene) -> None:
     page = scene.page
-    page.emulate_media(color_scheme=colours)
-    scene.stage.rows = [row(f"acme/whatsapp/1065/{n}", due_at_ms=now_ms() + 60_000) for n in range(3)]
-    scene.stage.letters = [{"batchId": "b1", "conversationId": "acme/whatsapp/1065/9", "reason": "attempts"}]
-    scene.batch(scene.say("Hey"), waits_ms=1_000)
-    page.evaluate(axe())
+    page.reload()
+    expect(scene.line).to_be_visible(timeout=WITHIN_MS)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
+
+
+TOO_SMALL = """() => [...document.querySelectorAll("button, a, input, select, summary")]
+    .filter((each) => each.checkVisibility() && !each.matches(".skip"))
+    .map((each) => [each.outerHTML.slice(0, 90), each.getBoundingClientRect()])
+    .filter(([, { width, height }]) => width < 40 || height < 40).map(([name]) => name)"""
+TOO_WIDE = """() => [document.documentElement, ...document.querySelectorAll("main *, dialog, dialog *")]
+    .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+    .filter((each) => getComputedStyle(each).display !== "inline")
+    .map((each) => each.outerHTML.slice(0, 90))"""
+
+
+def busy(scene: Scene) -> None:
+    """Show all that the page can show: late batches, conversations, dead letters, and findings."""
+    name = "acme/whatsapp/106540352242922/49170123456789012"
+    scene.stage.rows = [row(f"{name}{n}", due_at_ms=now_ms() - 5_000 + 20_000 * n) for n in range(3)]
+    scene.stage.letters = [{"batchId": "b" * 50, "conversationId": name, "reason": "attempts"}]
+    findings = [{"severity": word, "what": word, "do": "Run `x`."} for word in ("broken", "failing", "advice")]
+    report = {"at": now_ms(), "findings": findings, "unread": {"alarms": "no right"}}
+    scene.page.route("**/api/doctor", lambda route: route.fulfill(json=report))
+    causes = [{"kind": kind, "text": kind, "at": None, "from": [kind] * 3} for kind in ("unknown", "cold_start")]
+    why = {"summary": "It was late.", "due": None, "causes": causes}
+    scene.page.route("**/api/why", lambda route: route.fulfill(json=why))
+    for late_ms in (10, 2_000, 20_000):
+        scene.batch(scene.say(f"Hey {late_ms}"), waits_ms=1_000, late_ms=late_ms)
+        expect(scene.page.locator(".bubble.waits")).to_have_count(0, timeout=WITHIN_MS)
+
+
+def views(scene: Scene) -> Iterator[str]:
+    """Show each view in turn, with its newest event opened, a conversation, and the chat while the stage is away."""
+    page = scene.page
     for name in ("Chat", "Health", "Live"):
         view(page, name)
-        if name == "Live":
-            page.locator("tbody button.name").first.click()
-            expect(page.locator("dialog .facts")).to_be_visible()
+        page.locator(".event summary").first.click(timeout=WITHIN_MS)
+        page.get_by_role("button", name="Why was it late?").click(timeout=WITHIN_MS)
+        expect(page.locator(".causes li")).to_have_count(2, timeout=WITHIN_MS)
+        expect(page.locator(".event pre")).to_be_visible(timeout=WITHIN_MS)
+        yield name
+    page.locator("tbody a.name").first.click()
+    expect(page.locator("dialog .facts")).to_be_visible(timeout=WITHIN_MS)
+    yield "conversation"
+    page.get_by_role("button", name="Close").click()
+    view(page, "Chat")
+    page.route("**/api/act", lambda route: route.abort())
+    scene.line.fill("not sent")
+    page.keyboard.press("Enter")
+    scene.stage.is_away = True
+    expect(page.locator(".flags")).to_contain_text("not connected", timeout=WITHIN_MS)
+    expect(scene.bubble("not sent")).to_contain_text("does not answer", timeout=WITHIN_MS)
+    yield "away"
+
+
+def test_a_phone_has_large_targets_no_sideways_scrolling_and_the_message_and_its_buffer_first(scene: Scene) -> None:
+    page = scene.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.reload()
+    busy(scene)
+    for part in (scene.line, page.get_by_label("The buffer")):
+        box = part.bounding_box()
+        assert box
+        assert box["y"] < 844 * 3 / 4
+    for name in views(scene):
+        assert (name, page.evaluate(TOO_SMALL), page.evaluate(TOO_WIDE)) == (name, [], [])
+
+
+@pytest.mark.parametrize("width", [1_400, 390])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_no_serious_fault(scene: Scene, colours: Any, width: int) -> None:
+    page = scene.page
+    page.emulate_media(color_scheme=colours)
+    page.set_viewport_size({"width": width, "height": 844})
+    page.reload()
+    busy(scene)
+    page.evaluate(axe())
+    for name in views(scene):
         found = page.evaluate("() => axe.run()")["violations"]
         serious = [each for each in found if each["impact"] in ("serious", "critical")]
         assert [(name, each["id"], each["nodes"][0]["html"][:200]) for each in serious] == []

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bufferctl.lateness import explain
 from tests.chaos.conftest import CLAIM_TIMEOUT_MS, HEALED_BY_PROCESSOR_MS, HEALED_MS, MARGIN_MS, TOKEN_MS
 from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
 from tests.support.judge import Talk, judge
@@ -57,7 +58,10 @@ def test_the_conversation_processor_killed_before_put_events(
     held.release()
     say(talks, 1)
     arrivals = judge(talks, within_ms=HEALED_MS)
-    assert max(arrival.batch["attempt"] for arrival in arrivals) >= 2
+    second = next(arrival.batch for arrival in arrivals if arrival.batch["attempt"] >= 2)
+    why = explain(stage.facts, stage.admin.ask, str(second["batchId"]))
+    assert why["lateness"] in ("late", "very_late"), why
+    assert any("logged no result, so its run died: Worker process died" in each["text"] for each in why["causes"]), why
 
 
 @pytest.mark.case(5)

@@ -24,18 +24,13 @@ BROKEN, FAILING, ADVICE = Severity
 Plant = Callable[[LocalStage, pytest.MonkeyPatch], AbstractContextManager[None]]
 
 
-def facts_of(stage: LocalStage) -> StageFacts:
-    account = find_account(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
-    return StageFacts(LOCAL, account.client, api_endpoint=account.api_endpoint)
-
-
 def found(report: Report, severity: Severity, what: str) -> bool:
     return any(each.severity is severity and re.search(what, each.what) for each in report.findings)
 
 
 @contextmanager
 def a_broken_secret(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    secrets, secret_id = stage.outputs.client("secretsmanager"), facts_of(stage).outputs["WebhookSecretId"]
+    secrets, secret_id = stage.outputs.client("secretsmanager"), stage.facts.outputs["WebhookSecretId"]
     before = secrets.get_secret_value(SecretId=secret_id)["SecretString"]
     secrets.put_secret_value(SecretId=secret_id, SecretString="generic: s3cret")
     yield
@@ -125,16 +120,16 @@ def test_doctor_names_a_planted_fault_and_not_when_it_is_repaired(
 ) -> None:
     plant, severity, what = FAULTS[name]
     with plant(stage, monkeypatch):
-        report = examine(facts_of(stage))
+        report = examine(stage.facts)
         assert found(report, severity, what), report
-    assert not found(examine(facts_of(stage)), severity, what)
+    assert not found(examine(stage.facts), severity, what)
 
 
 def test_doctor_names_a_function_that_crashed_and_its_error(stage: LocalStage) -> None:
     stage.invoke("watchdog", wait=True)
     with stage.configured("watchdog", settings={"valkey.store.shards": "none"}):
         stage.invoke("watchdog", wait=True)
-        report = examine(facts_of(stage))
+        report = examine(stage.facts)
     assert found(report, FAILING, "The watchdog failed .* within the hour, last at .*: an uncaught error"), report
 
 

@@ -80,7 +80,7 @@ def test_a_scenario_shows_what_it_promises(page: Page, title: str) -> None:
 
 def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None:
     say(page, "one")
-    page.get_by_role("button", name=re.compile("^Time line")).click()
+    page.get_by_role("link", name=re.compile("^Time line")).click()
     dialog = page.get_by_role("dialog")
     for name, sign in (("Hold", "people (operator)"), ("Resume", "none")):
         dialog.get_by_role("button", name=name, exact=True).click()
@@ -88,6 +88,13 @@ def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None
         expect(dialog.locator(".facts div").filter(has_text="Holds")).to_contain_text(sign, timeout=WITHIN_MS)
     for entry in ("sent text", "operator: hold", "1 waiting", "batch.ready, 1 message, because of the end of a hold"):
         expect(dialog.locator(".line")).to_contain_text(entry, timeout=WITHIN_MS)
+    dialog.locator(".event summary").last.click()
+    expect(dialog.locator("pre")).to_contain_text('"detail-type": "messages.batch.ready"', timeout=WITHIN_MS)
+    dialog.get_by_role("button", name="Is it late, and why?").click()
+    expect(dialog.locator(".causes").first).to_contain_text("The batch was emitted", timeout=WITHIN_MS)
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("link", name="Health").click()
+    expect(page.locator(".doctor")).to_contain_text("Read at", timeout=WITHIN_MS)
 
 
 # -- a deployed stage ------------------------------------------------------------------------------
@@ -160,7 +167,7 @@ def test_a_deployed_stage_is_shown_with_the_documented_rights(
         assert page.get_by_label("Platform").locator("option").all_inner_texts() == ["Generic"]
         say(page, "a word of mine")
         expect(page.locator(".divider.batch")).to_be_visible(timeout=WITHIN_MS)
-        page.get_by_role("button", name=re.compile("^Time line")).click()
+        page.get_by_role("link", name=re.compile("^Time line")).click()
         expect(page.locator("dialog .line")).to_contain_text("batch.ready", timeout=WITHIN_MS)
 
 
@@ -209,5 +216,5 @@ def test_screenshots_for_the_documents_can_be_made(page: Page, tmp_path: Path) -
     for colours in ("light", "dark"):
         page.emulate_media(color_scheme=colours)
         picture = folder / f"console-{colours}.png"
-        page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1_400, "height": 730})
+        page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1_400, "height": 770})
         assert picture.stat().st_size > 20_000

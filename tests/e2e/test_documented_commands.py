@@ -23,9 +23,8 @@ import pytest
 from bufferctl.errors import Failed
 from message_buffer.json_object import Json
 from tests.e2e.test_bufferctl import wait_for_letter
-from tests.support.documents import Document, keys
+from tests.support.documents import FENCED, Document, keys
 from tests.support.local_stage import LocalStage
-from tools.local.__main__ import how_to_send
 from tools.local.stage import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
@@ -221,11 +220,11 @@ def test_documented_make_targets_and_their_variables_exist(name: str) -> None:
         assert planned.returncode == 0, f"{name}: {command}: {planned.stderr}"
 
 
-def test_the_curl_that_make_up_prints_is_answered_and_published_as_the_readme_shows(
-    desk: Desk, stage: LocalStage
-) -> None:
-    _, _, command = how_to_send(stage.outputs).partition("\n\n")
-    ended = desk.run(command)
+def test_the_documented_curl_is_answered_and_published_as_the_readme_shows(desk: Desk, stage: LocalStage) -> None:
+    blocks = [each["text"] for each in FENCED.finditer((ROOT / "docs/sending.md").read_text("utf-8"))]
+    (command,) = [each for each in blocks if "curl -d" in each]
+    known = {"SECRET": stage.outputs.WebhookSecrets["generic"], "API": stage.outputs.ApiEndpoint}
+    ended = desk.run("\n".join([*(f"{name}='{value}'" for name, value in known.items()), command]))
     assert ended.returncode == 0, ended.stderr
     answer = json.loads(ended.stdout)
     assert keys(answer) == keys(Document.read(ROOT / "docs/sending.md").of_json("accepted"))

@@ -11,9 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bufferctl.stage import LOCAL, StageClient, find_stage
 from tests.support.local_stage import share_emulator
 from tools.local.outputs import Outputs
 from tools.local.processes import MARK
+from tools.local.stage import slots_of
+from tools.local.webhooks import Webhooks
+from tools.local.workers import workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("local-stage")]
 
@@ -30,6 +34,9 @@ class Home:
 
     def outputs(self) -> Outputs:
         return Outputs.read(self.outputs_file)
+
+    def admin(self) -> StageClient:
+        return find_stage(LOCAL, profile=None, region=None, outputs=self.outputs_file)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*self._command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -116,8 +123,27 @@ def test_an_instance_whose_emulator_died_is_replaced(running: Home) -> None:
     emulator.kill()
     assert running.run("status").returncode == 1
     assert running.run("up").returncode == 0
-    assert running.outputs().AwsEndpointUrl != before.AwsEndpointUrl
+    after = running.outputs()
+    assert (after.AwsEndpointUrl, after.WebhookSecrets) == (before.AwsEndpointUrl, before.WebhookSecrets)
     assert len([each for each in running.processes() if "ministack" in each.cmdline()]) == 1
+
+
+def test_down_says_what_it_drops_and_the_next_up_takes_over_the_rest(running: Home) -> None:
+    before, admin = running.outputs(), running.admin()
+    scope = {"scope": "tenant:kept", "rules": {"silenceMs": 40_000}}
+    admin.ask("rules.set", **scope)
+    admin.ask("rules.set", scope="tenant:kept-too", rules={"silenceMs": 40_000})
+    admin.ask("conversation.hold", conversation="kept/generic/shop/c1", holdMs=60_000)
+    message = {"tenant": "kept", "account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}
+    assert Webhooks(before).post("generic", message).status == 200
+    assert " Dropped 1 waiting conversation, and 2 rules, which" in running.run("down").stdout
+    assert running.run("up", "--with-rules").returncode == 0
+    after = running.outputs()
+    assert (after.AwsEndpointUrl, after.WebhookSecrets) == (before.AwsEndpointUrl, before.WebhookSecrets)
+    assert running.admin().ask("rules.get", scope="tenant:kept")["rules"] == scope["rules"]
+    # Each slot has a process that waits for its first batch; the new processor starts one more.
+    slots = slots_of({})
+    assert slots <= len(workers(after, "conversation_processor")) <= slots + 1
 
 
 def test_down_is_down_and_may_be_repeated(running: Home) -> None:

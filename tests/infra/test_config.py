@@ -112,6 +112,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             },
             "api.domain.certificate_arn must name a certificate in eu-west-1, the API's region",
         ),
+        ({"api": {"address": "https://hooks.example.com/"}}, "api.address: "),
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"account": "123456789012"}, "a stage with an account must name its network.availability_zones"),
         ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits what"),

@@ -1,5 +1,6 @@
 """`make logs` shows the lines of a run in the order in which the function wrote them."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -36,3 +37,13 @@ def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.Monkey
     api.events += [{"timestamp": 1_000, "logStreamName": "s", "message": "buffered"}]
     api.events.insert(0, {"timestamp": 900, "logStreamName": "s", "message": "late"})
     assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == ["late", "buffered"]
+
+
+def test_only_the_lines_about_one_conversation_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, ours = Logs(), "default/generic/shop/ü"
+    of_another, of_ours = (json.dumps({"message": "buffered", "conversations": [each]}) for each in (f"{ours}2", ours))
+    for text in (of_another, of_ours, "END", of_ours):
+        api.events.append({"timestamp": 1_000, "logStreamName": "s", "message": text})
+    monkeypatch.setattr(Outputs, "client", lambda self, service: api)
+    following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0, about=ours)
+    assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == [of_ours, of_ours]

@@ -111,14 +111,19 @@ def test_a_set_up_leaves_the_venv_of_another_folder_alone(clone: Clone, tmp_path
     assert others.exists()
 
 
-def test_clean_refuses_while_a_stage_runs_out_of_the_venv(clone: Clone) -> None:
+def test_clean_refuses_while_a_stage_runs_out_of_the_venv_and_forgets_what_it_keeps(clone: Clone) -> None:
     clone.has_a_venv()
+    kept = clone.folder / ".local" / "kept.json"
+    kept.parent.mkdir()
+    kept.touch()
     (clone.folder / "tools").mkdir()
     (clone.folder / "tools" / "local.py").write_text("import sys; sys.exit(0 if sys.argv[1:] == ['running'] else 1)")
     ended = clone.make("clean")
     assert ended.returncode == 2
     assert "run `make down` first" in ended.stderr
     assert (clone.folder / ".venv").exists()
+    assert kept.exists()
     (clone.folder / "tools" / "local.py").write_text("raise SystemExit(1)")
     assert clone.make("clean").returncode == 0
     assert not (clone.folder / ".venv").exists()
+    assert not kept.exists()

@@ -1,7 +1,9 @@
-"""A running stage keeps its lane, and `up` replaces it only after the developer agreed."""
+"""A running stage keeps its lane, `up` replaces it only after the developer agreed, and a new one keeps what it can."""
 
 import io
 import json
+import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -23,13 +25,14 @@ OUTPUTS = Outputs(
     AwsEndpointUrl="http://127.0.0.1:4566",
     Region="us-east-1",
     ValkeyUrl="valkey://127.0.0.1:6379",
-    WebhookSecrets={},
+    WebhookSecrets={"generic": "first"},
     Functions={},
     LogGroups={},
     DeadLetterQueueUrl="queue",
     OversizeBucketName="bucket",
     RulesTableName="rules",
 )
+STACK_OUTPUTS = '{"MessageBuffer-local-Buffer": {"WebhookSecretId": "secrets"}}'
 
 
 class Deployed(Stage):
@@ -39,18 +42,61 @@ class Deployed(Stage):
         super().__init__(home)
         self.running = running
         self.deployed_with: Mapping[str, Any] = {}
+        self.deployed_secrets: Mapping[str, Any] = {}
         self.started_with_valkey: bool | None = None
+        self.wanted_port: int | None = None
 
     def _running(self) -> Instance | None:
         return self.running
 
-    def _start(self, progress: Progress, *, has_valkey: bool) -> Instance:
-        self.started_with_valkey = has_valkey
-        return instance(has_valkey=has_valkey)
+    def _start(self, progress: Progress, *, has_valkey: bool, wanted_port: int | None) -> Instance:
+        self.started_with_valkey, self.wanted_port = has_valkey, wanted_port
+        self.running = instance(has_valkey=has_valkey)
+        return self.running
 
-    def _deploy(self, *_: Any, overrides: Mapping[str, Any], **__: Any) -> Outputs:
-        self.deployed_with = overrides
+    def _deploy(self, *_: Any, overrides: Mapping[str, Any], secrets: Mapping[str, Any], **__: Any) -> Outputs:
+        self.deployed_with, self.deployed_secrets = overrides, secrets
+        self._run.mkdir(parents=True, exist_ok=True)
+        (self._run / "stack-outputs.json").write_text(STACK_OUTPUTS)
         return OUTPUTS
+
+    def stopped(self) -> "Deployed":
+        """Return the next stage in this folder, after this one was stopped as `make down` does."""
+        self.keep()
+        self.down(Progress(io.StringIO()))
+        return Deployed(self._home, running=None)
+
+
+class Aws:
+    """A fake of the emulator: the rules' table, and the webhook secrets."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.secrets: dict[str, Any] = {"generic": ["second", "first"], "custom/shop": "of a door"}
+
+    def get_paginator(self, operation: str) -> "Aws":
+        assert operation == "scan"
+        return self
+
+    def paginate(self, *, TableName: str) -> "Aws":  # noqa: N803 - AWS's names
+        return self
+
+    def build_full_result(self) -> dict[str, Any]:
+        return {"Items": list(self.items)}
+
+    def put_item(self, *, TableName: str, Item: dict[str, Any]) -> None:  # noqa: N803
+        self.items.append(Item)
+
+    def get_secret_value(self, *, SecretId: str) -> dict[str, str]:  # noqa: N803
+        assert SecretId == "secrets"
+        return {"SecretString": json.dumps(self.secrets)}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
+    aws = Aws()
+    monkeypatch.setattr(Outputs, "client", lambda self, service: aws)
+    return aws
 
 
 def instance(*, has_valkey: bool) -> Instance:
@@ -59,23 +105,92 @@ def instance(*, has_valkey: bool) -> Instance:
 
 def stage_of(home: Path, lane: str | None, monkeypatch: pytest.MonkeyPatch) -> Deployed:
     monkeypatch.setattr(module, "_wait_until_answering", lambda url: None)
+    monkeypatch.setattr("tools.local.stage.workers.warm_up", lambda outputs, **_: None)
     running = None if lane is None else instance(has_valkey=lane == "valkey")
     stage = Deployed(home, running)
     if running:
         (home / "run").mkdir(parents=True)
         (home / "run" / "instance.json").write_text(json.dumps(asdict(running)))
+        (home / "run" / "stack-outputs.json").write_text(STACK_OUTPUTS)
         OUTPUTS.write(stage.outputs_file)
     return stage
 
 
 @pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
 def test_another_up_keeps_the_running_stage_and_its_lane(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws, lane: str
 ) -> None:
     stage = stage_of(tmp_path, lane, monkeypatch)
     stage.up(Progress(io.StringIO()))
-    assert stage.deployed_with == {"lane": lane}
+    assert stage.deployed_with["lane"] == lane
     assert stage.started_with_valkey is None, "nothing was started anew"
+    assert stage.deployed_secrets == aws.secrets, "also those that an operator has set"
+
+
+# -- what a new stage takes over ------------------------------------------------------------------------------
+
+RULES = [{"scope": {"S": "!version"}, "version": {"N": "1"}}, {"scope": {"S": "stage"}, "rules": {"S": "{}"}}]
+
+
+def test_a_new_stage_has_the_port_and_secrets_of_the_one_before_and_its_rules_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws
+) -> None:
+    first = stage_of(tmp_path, "valkey", monkeypatch)
+    aws.items = list(RULES)
+    assert first.keep() == 1, "the item with the version is none"
+    second = first.stopped()
+    aws.items = []
+    second.up(Progress(io.StringIO()))
+    assert second.wanted_port == 3
+    assert second.deployed_secrets == {"generic": ["second", "first"], "custom/shop": "of a door"}
+    assert aws.items == []
+    # Nobody has set rules on the second stage, so those of the first are still there.
+    third = second.stopped()
+    third.up(Progress(io.StringIO()), with_rules=True)
+    assert aws.items == RULES
+
+
+def test_a_kept_file_that_cannot_be_read_is_as_good_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws
+) -> None:
+    stage = stage_of(tmp_path, None, monkeypatch)
+    for content in ("{", '{"of": "another version"}'):
+        (tmp_path / "kept.json").write_text(content)
+        stage.running = None
+        stage.up(Progress(io.StringIO()), with_rules=True)
+        assert (stage.wanted_port, stage.deployed_secrets) == (None, {})
+
+
+def test_a_port_that_another_program_has_is_replaced() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wanted = taken.getsockname()[1]
+        given, *others = module._free_ports(wanted, None, None)
+        assert len({wanted, given, *others}) == 4
+    assert module._free_ports(wanted, None)[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "cores", "slots"), [({}, 2, 4), ({}, 64, 16), ({"shards": 6}, 2, 6), ({"shards": 6}, None, 6)]
+)
+def test_slots_fit_the_machine_and_the_shards(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], cores: int | None, slots: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert module.slots_of(settings) == slots
+
+
+def test_a_stage_is_deployed_with_its_slots_unless_its_settings_name_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws
+) -> None:
+    stage = stage_of(tmp_path, "valkey", monkeypatch)
+    stage.up(Progress(io.StringIO()))
+    assert stage.deployed_with["concurrency"] == {"conversation_processor": module.slots_of({})}
+    chosen = {"conversation_processor": 50, "ingest": 3}
+    stage.up(Progress(io.StringIO()), overrides={"concurrency": chosen})
+    assert stage.deployed_with["concurrency"] == chosen
+
+
+# -- a change of the lane -------------------------------------------------------------------------------------
 
 
 class Operators:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,24 +37,32 @@ class ImitatedBus:
         self.listener = [sys.executable, "-c", PRINT_LINES, str(path)]
 
     def publish(self, kind: str, *, at_ms: int, **detail: Any) -> None:
-        line = {"event": {"detail-type": kind, "detail": detail}, "at": at_ms}
+        line = {"event": {"id": str(uuid.uuid4()), "detail-type": kind, "detail": detail}, "at": at_ms}
         with self._path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
 
     def publish_batch(
-        self, conversation: str, *messages: Json, waits_ms: int, rule: str = "silenceMs", **detail: Any
+        self,
+        conversation: str,
+        *messages: Json,
+        waits_ms: int,
+        rule: str = "silenceMs",
+        late_ms: int = 10,
+        **detail: Any,
     ) -> None:
-        """Publish a batch that was due this long after its last message by this rule, and left 10 ms later."""
+        """Publish a batch that was due this long after its last message by this rule, and was emitted late."""
         arrivals = [message["receivedAt"] for message in messages]
         first_at_ms, last_at_ms = min(arrivals), max(arrivals)
+        emitted_at_ms = last_at_ms + waits_ms + late_ms
         times = {"firstMessageAt": first_at_ms, "lastMessageAt": last_at_ms, "rule": rule, "appliedWaitMs": waits_ms}
         self.publish(
             "messages.batch.ready",
-            at_ms=last_at_ms + waits_ms + 10,
+            at_ms=emitted_at_ms,
             **{
                 "conversationId": conversation, "batchId": f"b{last_at_ms}", "messageCount": len(messages),
-                "flushReason": "silence", "lane": "valkey", "generation": len(messages), "attempt": 1,
-                "messages": list(messages), "metadata": {**times, "waitMs": last_at_ms + waits_ms - first_at_ms},
+                "bufferedAt": emitted_at_ms, "flushReason": "silence", "lane": "valkey", "attempt": 1,
+                "generation": len(messages), "messages": list(messages),
+                "metadata": {**times, "waitMs": last_at_ms + waits_ms - first_at_ms},
                 **detail,
             },
         )  # fmt: skip
@@ -96,7 +105,7 @@ class ImitatedStage:
             "heldUntil": None, "holds": [], "batch": None,
         } | (row or {})  # fmt: skip
         messages = [{"text": shown.pop("text"), "author": shown["author"]}] if "text" in shown else []
-        return shown | ({"messages": messages} if fields["messages"] else {})
+        return shown | ({"messages": messages} if fields.get("messages") else {})
 
 
 class ImitatedPlace(ShownStage):
@@ -119,6 +128,10 @@ class ImitatedPlace(ShownStage):
     @property
     def stage(self) -> Any:
         return self._imitated
+
+    @property
+    def facts(self) -> Any:
+        raise Unreachable("An imitated stage has no logs.")
 
     @property
     def sender(self) -> Any:

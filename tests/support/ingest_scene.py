@@ -179,6 +179,7 @@ class Scene:
         self.dead_letters = FakeQueue()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
+        self.address: str | None = None
         self.ingest = Ingest(
             lane=lane or valkey_lane(engine.store, self.functions, self.telemetry),
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
@@ -196,6 +197,7 @@ class Scene:
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
         monkeypatch.setattr(handler_module, "_telemetry", lambda: self.telemetry)
+        monkeypatch.setattr(handler_module, "_address", lambda: self.address)
 
     def call(self, event: Json) -> tuple[int, Any]:
         answer = handler_module.handler(event, None)

@@ -18,7 +18,8 @@ import redis
 from botocore.exceptions import BotoCoreError
 
 from bufferctl.events import ArrivedEvent
-from bufferctl.stage import LOCAL, find_stage
+from bufferctl.facts import StageFacts
+from bufferctl.stage import LOCAL, find_account, find_stage
 from bufferctl.stage import StageClient as AdminCalls
 from tests.support.aws_proxy import Call
 from tools.local import emulator
@@ -105,6 +106,12 @@ class LocalStage:
     @cached_property
     def admin(self) -> AdminCalls:
         return find_stage(LOCAL, profile=None, region=None, outputs=self.stage.outputs_file)
+
+    @property
+    def facts(self) -> StageFacts:
+        """Return a new reader of the stage's logs, which remembers nothing of earlier ones."""
+        account = find_account(LOCAL, profile=None, region=None, outputs=self.stage.outputs_file)
+        return StageFacts(LOCAL, account.client, api_endpoint=account.api_endpoint)
 
     def warm_up(self) -> None:
         """Start some processes of each function, so that tests do not measure the emulator's cold starts.

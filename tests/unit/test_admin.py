@@ -775,7 +775,7 @@ def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rule
 
 
 def test_a_stage_has_a_bounded_number_of_doors_and_those_it_has_can_be_changed(desk: Desk) -> None:
-    mapping = {"proof": {"type": "basic"}, "id": "/id", "conversation": "/chat"}
+    mapping = {"proof": {"type": "basic"}, "id": "item.id", "conversation": "item.chat"}
     for number in range(MAX_DOORS):
         desk.table.items[f"door:d{number}"] = StoredRules(f"door:d{number}", mapping, 1, None, None)
     code, problem = desk.error("rules.set", scope="door:more", rules=mapping)

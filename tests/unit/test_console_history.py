@@ -3,13 +3,15 @@
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
+from bufferctl.reasons import why
 from message_buffer.json_object import Json
 from tools.console.bus import Bus
 from tools.console.history import EVENTS_KEPT, OTHER_ENTRIES_KEPT, History
 from tools.console.hub import Hub
 from tools.console.pace import Pace
 from tools.console.polls import CONVERSATIONS_SHOWN, MAX_REQUESTS_IN_A_SWEEP, Polls
-from tools.console.why import late_ms, why
 from tools.console.words import shown
 
 
@@ -61,6 +63,24 @@ def test_a_conversation_that_has_left_disappears_and_its_time_line_says_so() -> 
     assert [each["conversation"] for each in polls.state()["conversations"]] == ["t/p/a/b"]
     assert [entry["state"] for entry in history.of("t/p/a/a")] == ["pending", "idle"]
     assert [entry["count"] for entry in history.of("t/p/a/b")] == [1, 2]
+
+
+class SlowStage(Stage):
+    """Needs 50 ms for each answer."""
+
+    now = 1_000
+
+    def poll(self, operation: str, **fields: Any) -> Json:
+        self.now += 50
+        return super().poll(operation, **fields)
+
+
+def test_a_look_is_in_the_time_line_when_it_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduce a defect: a look that showed a message was in the time line before the message."""
+    stage, history = SlowStage([row("a")]), History()
+    monkeypatch.setattr("tools.console.polls.now_ms", lambda: stage.now)
+    polls_of(stage, history).sweep()
+    assert [entry["at"] for entry in history.of("t/p/a/a")] == [stage.now]
 
 
 def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are_more() -> None:
@@ -129,6 +149,7 @@ def test_a_batch_is_published_and_kept_with_its_reason_and_lateness_but_without_
     times = {"firstMessageAt": 1_000, "lastMessageAt": 1_400, "waitMs": 3_400}
     detail = {
         "conversationId": "t/p/a/ada", "batchId": "b1", "messageCount": 2, "flushReason": "silence", "lane": "valkey",
+        "bufferedAt": 5_500,
         "messages": [{"id": "m1", "text": "a word"}], "text": "a word",
         "metadata": {**times, "rule": "typingInferenceMs", "appliedWaitMs": 3_000},
     }  # fmt: skip
@@ -136,7 +157,8 @@ def test_a_batch_is_published_and_kept_with_its_reason_and_lateness_but_without_
     (published,) = [each.args for each in hub.publish.call_args_list]
     (kept,) = history.of("t/p/a/ada")
     assert published[1]["why"] == kept["why"] == why("typingInferenceMs", 3_000, was_emitted=True)
-    assert published[1]["lateMs"] == kept["lateMs"] == 600
+    assert published[1]["lateMs"] == kept["lateMs"] == 5_500 - 1_000 - 3_400
+    assert published[1]["lateness"] == kept["lateness"] == "late"
     assert published[1]["detail"]["messages"] == [{"id": "m1"}]
     assert kept["detail"]["messages"] is None
     assert "a word" not in repr([published, kept])
@@ -148,13 +170,6 @@ def test_words_are_kept_even_then_not_when_the_page_may_show_them() -> None:
     bus.take("messages.reply.sent", {"conversationId": "c", "parts": [{"text": "a word"}]}, at_ms=1)
     assert "a word" in repr(hub.publish.call_args_list)
     assert "a word" not in repr(history.events)
-
-
-def test_the_lateness_of_a_batch_counts_from_its_due_time() -> None:
-    metadata = {"firstMessageAt": 1_000, "waitMs": 2_000}
-    assert late_ms({"metadata": metadata}, arrived_at_ms=3_040) == 40
-    assert late_ms({"metadata": metadata}, arrived_at_ms=2_900) == 0
-    assert late_ms({"metadata": {}}, arrived_at_ms=1) is None
 
 
 def test_hidden_words_do_not_reach_the_page_in_any_field() -> None:

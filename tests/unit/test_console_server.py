@@ -9,9 +9,12 @@ from unittest.mock import PropertyMock
 import pytest
 from botocore.exceptions import ClientError
 
+from bufferctl.doctor import Report
+from bufferctl.errors import Unreachable
 from message_buffer.json_object import Json
 from tests.support.asgi import Answer, call
 from tests.support.console import ImitatedPlace, ImitatedStage, row
+from tools.console import server
 from tools.console.history import History
 from tools.console.running import make_parts
 from tools.console.senders import SenderResponse
@@ -94,12 +97,82 @@ def test_messages_are_asked_for_only_if_words_may_be_shown(show_words: bool) -> 
     assert stage.asked[-1][1]["messages"] == show_words
 
 
+@pytest.mark.parametrize("show_words", [False, True])
+def test_an_event_is_kept_as_it_came_with_words_only_if_they_may_be_shown(show_words: bool) -> None:
+    parts = make_parts(ImitatedPlace(ImitatedStage(), show_words=show_words))
+    event = {"id": "e1", "detail-type": "messages.amended", "detail": {"conversationId": "t/p/a/u", "text": "a word"}}
+    seen = event if show_words else event | {"detail": {"conversationId": "t/p/a/u"}}
+    parts.bus._understand({"event": event, "at": 1})
+    answer = call(make_app(parts), "GET", "/event/e1")
+    assert (answer.status, answer.json) == (200, seen)
+    assert parts.history.events[0]["id"] == "e1"
+    assert call(make_app(parts), "GET", "/event/e2").status == 404
+
+
 def test_an_operators_command_is_in_the_time_line() -> None:
     place = Place(SenderResponse(200, {}))
     parts = make_parts(place)
     hold = {"conversation": "t/p/a/u", "operation": "hold", "holdMs": 60_000}
     assert call(make_app(parts), "POST", "/api/operate", body=json.dumps(hold).encode()).status == 200
     assert [entry["kind"] for entry in parts.history.of("t/p/a/u")] == ["operator: hold"]
+
+
+def test_a_search_finds_open_conversations_then_kept_ones_then_an_exact_id() -> None:
+    place = Place(SenderResponse(200, {}))
+    place.stage.rows = [row("t/p/a/Ada", due_at_ms=5)]
+    parts = make_parts(place)
+    parts.polls.sweep()
+    for at_ms, name in enumerate(("t/p/a/ada-1", "t/p/a/ada-2", "t/p/a/bo")):
+        parts.history.add(name, "poll", at_ms)
+
+    def found(text: str) -> list[tuple[str, str | None, int | None]]:
+        answer = call(make_app(parts), "POST", "/api/search", body=json.dumps({"text": text}).encode()).json
+        return [(each["conversation"], each["state"], each["lastAt"]) for each in answer["conversations"]]
+
+    assert [name for name, *_ in found("ADA")] == ["t/p/a/Ada", "t/p/a/ada-2", "t/p/a/ada-1"]
+    assert found("t/p/a/cy") == [("t/p/a/cy", "idle", None)]
+    assert found("t/p/a/bo") == [("t/p/a/bo", "idle", 2)]
+
+
+def test_the_age_of_the_data_is_that_of_the_newest_answer() -> None:
+    place = Place(SenderResponse(200, {}))
+    parts = make_parts(place)
+    assert parts.polls.state()["readAt"] is None
+    parts.polls.sweep()
+    read_at = parts.polls.state()["readAt"]
+    place.stage.is_away = True
+    with suppress(Unreachable):
+        parts.polls.sweep()
+    assert parts.polls.state()["readAt"] == read_at
+
+
+def test_why_and_the_doctor_only_read_and_the_doctor_keeps_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    explained: list[tuple[str, Json | None]] = []
+    examined: list[Any] = []
+
+    def explain(_facts: Any, _ask: Any, name: str, *, event: Json | None) -> Json:
+        explained.append((name, event))
+        return {"causes": []}
+
+    def examine(facts: Any) -> Report:
+        examined.append(facts)
+        return Report([], {"alarms": "no"})
+
+    monkeypatch.setattr(Place, "facts", "the facts")
+    monkeypatch.setattr(server, "explain", explain)
+    monkeypatch.setattr(server, "examine", examine)
+    place = Place(SenderResponse(200, {}))
+    parts = make_parts(place)
+    detail = {"conversationId": "t/p/a/u", "batchId": "b1"}
+    parts.bus.take("messages.batch.ready", detail, at_ms=1)
+    app = make_app(parts)
+    for wish in ({"batchId": "b1"}, {"batchId": "b2"}, {"conversation": "t/p/a/u"}):
+        assert call(app, "POST", "/api/why", body=json.dumps(wish).encode()).json == {"causes": []}
+    assert [(name, event and event["batchId"]) for name, event in explained] == [
+        ("b1", "b1"), ("b2", None), ("t/p/a/u", None),
+    ]  # fmt: skip
+    first, second = (call(app, "POST", "/api/doctor", body=b"{}").json for _ in range(2))
+    assert (first["unread"], first, len(examined)) == ({"alarms": "no"}, second, 1)
 
 
 class Nonsense(ValueError):

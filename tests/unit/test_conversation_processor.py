@@ -253,6 +253,18 @@ def assert_set(event: Event) -> None:
     assert event.wait(timeout=30)
 
 
+def test_a_batch_that_is_taken_late_is_logged_with_its_claim_and_others_are_not(scene: Scene) -> None:
+    for late_ms in (249, 250):
+        scene.send(f"m{late_ms}")
+        scene.engine.clock.advance(100)
+        (conversation,) = scene.engine.claim()
+        claim = {"claimedAt": scene.engine.clock.now_ms, "waitedForSlot": True}
+        scene.engine.clock.advance(late_ms - 100)
+        scene.conversation_processor.process(conversation, AMPLE, claim=claim)
+    (line,) = scene.telemetry.said("taken late")
+    assert (line["late_ms"], line["claimed_late_ms"], line["waited_for_slot"]) == (250, 100, True)
+
+
 def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
     message = Message.model_validate(
         {

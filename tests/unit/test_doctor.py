@@ -334,14 +334,20 @@ def test_with_credentials_that_have_expired_doctor_says_only_how_to_sign_in(aws:
 def test_webhooks_that_were_refused_are_counted_even_if_they_have_no_lines_of_their_own(aws: Aws) -> None:
     given = facts(aws)
     refused = {"message": "signature refused", "platform": "twilio"}
-    said = [refused | {"reason": "No."}] * 5 + [refused | {"more": 300}]
+    said = [refused | {"reason": "No.", "url": "https://in.example/webhook/twilio"}] * 5 + [refused | {"more": 300}]
     lines = [{"timestamp": NOW_MS, "message": json.dumps(line)} for line in said]
     aws.answers("logs", "filter_log_events", {"events": lines})
     accepted = {"message": "buffered", "platform": "twilio"}
     found = [{"timestamp": NOW_MS, "message": json.dumps(accepted)}]
     aws.answers("logs", "filter_log_events", {"events": found})
     assert whats(diagnoses.refusals, given) == [
-        (FAILING, "305 webhooks of twilio were answered 401 within the hour; last reason: No.")
+        (
+            FAILING,
+            (
+                "305 webhooks of twilio were answered 401 within the hour; last reason: No. It was checked for"
+                " https://in.example/webhook/twilio, which must be the URL at the platform."
+            ),
+        )
     ]
 
 

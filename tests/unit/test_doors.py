@@ -4,6 +4,8 @@ import base64
 import copy
 import hmac
 import json
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,19 @@ from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
 from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, SECRET_LIFE_MS
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_MESSAGE_ID_BYTES, SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
+from message_buffer.rules.door_expressions import (
+    _FUNCTIONS,
+    CHARACTERS_IN_A_STEP,
+    MAX_EXPRESSION_CHARACTERS,
+    MAX_SEPARATOR_CHARACTERS,
+    MAX_STEPS_IN_A_WEBHOOK,
+    Interpreter,
+    TooManySteps,
+    compile_expression,
+)
 from message_buffer.rules.doors import MAX_DOOR_BYTES, read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -39,9 +51,9 @@ ANYBODY = Signer(all_but=frozenset())
 # The smallest valid mapping.
 SMALL: Json = {
     "proof": {"type": "hmac", "header": "X-Proof", "algorithm": "sha256", "prefix": "sha256="},
-    "conversation": "/chat",
-    "id": "/id",
-    "text": "/text",
+    "conversation": "item.chat",
+    "id": "item.id",
+    "text": "item.text",
 }
 BODY: Json = {"chat": "c1", "id": "m1", "text": "Hey"}
 CHAT = "default/custom/shop/c1"
@@ -82,13 +94,15 @@ def test_an_odd_value_is_at_most_refused(fixture: Path) -> None:
                     str(update.conversation).encode()
             except InvalidInput as error:
                 assert "unreadable" not in mapping
-                assert str(error).startswith(("/", "The body"))  # noqa: PT017 - the error is not always raised
+                field = re.match(r"(?:(?:edited|deleted|reaction)\.)?(\w+)", str(error))
+                assert field
+                assert field[1] in {*mapping, "emoji"}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(body=any_json(), in_list=st.booleans())
 def test_no_json_breaks_a_door(body: Any, in_list: bool) -> None:
-    mapping = SMALL | {"unreadable": "ignore"} | ({"list": ""} if in_list else {})
+    mapping = SMALL | {"unreadable": "ignore"} | ({"items": "body"} if in_list else {})
     try:
         read(mapping, body)
     except InvalidInput:
@@ -98,8 +112,8 @@ def test_no_json_breaks_a_door(body: Any, in_list: bool) -> None:
 # -- what a mapping can say ------------------------------------------------------------------------
 
 
-def test_a_list_has_items_and_a_pointer_with_a_hash_begins_at_the_whole_body() -> None:
-    mapping = SMALL | {"list": "/items", "conversation": "#/room/id", "account": "#/team"}
+def test_a_list_has_items_and_an_expression_also_sees_the_whole_body() -> None:
+    mapping = SMALL | {"items": "body.items", "conversation": "body.room.id", "account": "body.team"}
     body = {"team": 7, "room": {"id": "r/1"}, "items": [{"id": "m1", "text": 7}, {"id": 2, "text": "b"}]}
     updates = read(mapping, body).updates
     assert [(str(each.conversation), each.message.id, each.message.text) for each in updates] == [  # type: ignore[union-attr]
@@ -107,42 +121,42 @@ def test_a_list_has_items_and_a_pointer_with_a_hash_begins_at_the_whole_body() -
         ("default/custom/shop:7/r%2F1", "2", "b"),
     ]
     assert read(mapping, {"team": 7}).updates == []
-    assert len(read(SMALL | {"list": ""}, [BODY, BODY | {"id": "m2"}]).updates) == 2
-    with pytest.raises(InvalidInput, match="The body must be a list"):
-        read(SMALL | {"list": ""}, BODY)
-    with pytest.raises(InvalidInput, match=f"/a must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items"):
-        read(SMALL | {"list": "/a"}, {"a": [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)})
+    assert len(read(SMALL | {"items": "body"}, [BODY, BODY | {"id": "m2"}]).updates) == 2
+    odd: Any
+    for odd in (BODY, [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)):
+        with pytest.raises(InvalidInput, match=f"^items must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items"):
+            read(SMALL | {"items": "body"}, odd)
 
 
 def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:
-    mapping = SMALL | {"attachments": [{"at": "/files", "url": "/u"}]}
+    mapping = SMALL | {"attachments": ["item.files[].{url: u}"]}
     most = MAX_ATTACHMENTS
     assert len(message(mapping, BODY | {"files": [{"u": "a"}] * most})["attachments"]) == most
-    with pytest.raises(InvalidInput, match=f"^/files: a message has at most {most} attachments"):
+    with pytest.raises(InvalidInput, match=rf"^attachments.0: a message has at most {most} attachments"):
         read(mapping, BODY | {"files": [{"u": "a"}] * (most + 1)})
-    twice = mapping | {"attachments": [{"at": "/photos"}, {"at": "/files"}]}
-    with pytest.raises(InvalidInput, match=r"^/files: "):
+    twice = mapping | {"attachments": ["item.photos", "item.files"]}
+    with pytest.raises(InvalidInput, match=r"^attachments.1: "):
         read(twice, BODY | {"photos": [{}], "files": [{}] * most})
 
 
 def test_an_attachment_says_its_type_in_the_products_words() -> None:
-    mapping = SMALL | {
-        "types": {"voice": "audio", "file": "document"},
-        "attachments": [{"at": "/files", "type": "/kind", "url": "/u", "mimeType": "/mime"}],
-    }
-    kinds: list[Json] = [{"kind": "voice"}, {"kind": "file"}, {"kind": "share"}, {"mime": "image/png"}, {"kind": ""}]
+    mapping = SMALL | {"types": {"voice": "audio", "file": "document"}, "attachments": ["item.files"]}
+    kinds: list[Json] = [
+        {"type": "voice"},
+        {"type": "file"},
+        {"type": "share"},
+        {"mimeType": "image/png"},
+        {"type": ""},
+    ]
     read_as = message(mapping, BODY | {"files": kinds})
     assert [each["type"] for each in read_as["attachments"]] == ["audio", "document", "share", "image", "document"]
     assert message(mapping, BODY | {"text": "", "files": kinds})["type"] == "audio"
-    mapping["attachments"][0]["type"] = {"at": "#/all", "split": ".", "part": 1}
-    assert message(mapping, BODY | {"all": "x.voice", "files": {}})["attachments"] == [{"type": "audio"}]
-    odd = read(SMALL | {"attachments": [{"at": "/files", "type": ["/kind"]}]}, BODY | {"files": [{"kind": 3}]})
-    assert odd.left_out_value == "/files/0/kind must be a text."
+    odd = read(mapping, BODY | {"files": {"type": 3}})
+    assert odd.left_out_value == "attachments.0.type must be a text."
 
 
-def test_a_condition_may_compare_a_part_of_a_text() -> None:
-    in_group = {"at": "/chat", "split": "@", "part": 1, "equals": "g.us"}
-    mapping = SMALL | {"group": [in_group]}
+def test_part_gives_a_part_of_a_text_or_the_whole_text() -> None:
+    mapping = SMALL | {"group": "part(item.chat, '@', `1`) == 'g.us'", "id": "part(item.id, '_', `2`)"}
 
     def is_group(chat: Any) -> bool:
         (update,) = read(mapping, BODY | {"chat": chat}).updates
@@ -152,13 +166,16 @@ def test_a_condition_may_compare_a_part_of_a_text() -> None:
     assert [is_group(chat) for chat in ("1@g.us", "1@c.us", "1", 1, "g.us", "1@g.us@x")] == [
         True, False, False, False, True, True,
     ]  # fmt: skip
-
-
-def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
-    assert message(SMALL | {"text": "/a~1b/0/m~0n"}, BODY | {"a/b": [{"m~n": "deep"}]})["text"] == "deep"
-    wrong: Json
-    for wrong in ({"a/b": []}, {"a/b": {"0": 1}}, {"a/b": [None]}, {"a/b": "x"}):
-        assert message(SMALL | {"text": "/a~1b/0/m~0n"}, BODY | wrong)["type"] == "unsupported"
+    ids = {"true_1_a": "a", "true_1_a_b": "a", "a": "a", "true_1_": "true_1_", 7: "7"}
+    assert {given: message(mapping, BODY | {"id": given})["id"] for given in ids} == ids
+    for odd in (
+        "part(item.id, '_', `-1`)",
+        "part(item.id, '_', `true`)",
+        "part(item.id, '', `1`)",
+        "part(item.id, 'm', `1000000000000000000000`)",
+        "part(item.id, `1`, `1`)",
+    ):
+        assert message(SMALL | {"text": f"{odd} || 'none'"}, BODY)["text"] in {"none", "m1"}, odd
 
 
 @pytest.mark.parametrize(
@@ -170,7 +187,7 @@ def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
     ],
 )
 def test_a_time_in_any_format_is_read(time_format: str, given_time: Any, sent_at_ms: int) -> None:
-    mapping = SMALL | {"time": "/at", "timeFormat": time_format}
+    mapping = SMALL | {"time": "item.at", "timeFormat": time_format}
     assert message(mapping, BODY | {"at": given_time})["sentAt"] == sent_at_ms
 
 
@@ -183,80 +200,104 @@ def test_a_time_in_any_format_is_read(time_format: str, given_time: Any, sent_at
     ],
 )  # fmt: skip
 def test_a_time_of_another_format_is_left_out_and_named(time_format: str, given_time: Any) -> None:
-    intake = read(SMALL | {"time": "/at", "timeFormat": time_format}, BODY | {"at": given_time})
+    intake = read(SMALL | {"time": "item.at", "timeFormat": time_format}, BODY | {"at": given_time})
     (update,) = intake.updates
     assert isinstance(update, Incoming)
     assert (update.message.text, update.message.sent_at) == ("Hey", None)
-    assert (intake.left_out_value or "").startswith("/at must be ")
+    assert (intake.left_out_value or "").startswith("time must be ")
 
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"chat": None}, "/chat is missing."),
-        ({"id": ""}, "/id is missing."),
-        ({"id": 10**40}, "/id must be a text or a whole number."),
-        ({"id": "i" * 2_000}, "/id is not valid: "),
-        ({"chat": "ä" * 512}, "/chat: a conversation id has 1 to 1024 bytes; this one has "),
-        ({"from": {}, "room": 1}, "/from must be a text or a whole number."),
-        ({"mark": {}}, "/mark must be a text."),
+        ({"chat": None}, "conversation is missing."),
+        ({"id": ""}, "id is missing."),
+        ({"id": 10**40}, "id must be a text or a whole number."),
+        ({"id": "i" * 2_000}, f"id has more than {MAX_MESSAGE_ID_BYTES} bytes."),
+        ({"chat": "ä" * 512}, "conversation: a conversation id has 1 to 1024 bytes; this one has "),
+        ({"from": {}, "room": 1}, "author must be a text or a whole number."),
+        ({"mark": {"x": 1}}, "reaction.emoji must be a text."),
     ],
 )
 def test_a_value_that_names_a_conversation_or_message_or_its_reaction_is_refused_if_it_does_not_fit(
     wrong: Json, problem: str
 ) -> None:
     mapping = SMALL | {
-        "list": "/items",
-        "account": "/team",
-        "author": "/from",
-        "group": [{"at": "/room", "exists": True}],
-        "reaction": {"when": [{"at": "/mark", "exists": True}], "emoji": "/mark"},
+        "items": "body.items",
+        "account": "item.team",
+        "author": "item.from",
+        "group": "item.room",
+        "reaction": {"when": "item.mark", "emoji": "item.mark"},
     }
     with pytest.raises(InvalidInput) as refused:
         read(mapping, {"items": [BODY, BODY | wrong]})
-    assert str(refused.value).startswith(f"/items/1{problem}")
+    assert str(refused.value).startswith(f"item 1: {problem}")
 
 
 @pytest.mark.parametrize("odd", [{}, [], True, {"body": "x"}])
 @pytest.mark.parametrize("field", ["text", "type", "author", "authorName", "replyTo", "time"])
 def test_any_other_value_that_does_not_fit_is_left_out_and_named(field: str, odd: Any) -> None:
-    whole = SMALL | {"timeFormat": "seconds"} | {name: f"/{name}" for name in ("type", "author", "replyTo", "time")}
-    mapping, body = whole | {"authorName": "/authorName"}, BODY | {"author": "a", "authorName": "Ada", "replyTo": "m0"}
+    mapping = SMALL | {name: f"item.{name}" for name in ("type", "author", "replyTo", "time", "authorName")}
+    body = BODY | {"author": "a", "authorName": "Ada", "replyTo": "m0"}
     intake = read(mapping, body | {field: odd})
     assert message(mapping, body | {field: odd}) == message(mapping, {**body, field: None})
-    assert (intake.left_out_value or "").startswith(f"/{field} must be ")
+    assert (intake.left_out_value or "").startswith(f"{field} must be ")
     assert read(mapping, body).left_out_value is None
 
 
+def test_null_false_and_an_empty_text_are_no_value() -> None:
+    mapping = SMALL | {"text": "item.location && item.text", "attachments": ["item.location && {url: item.text}"]}
+    none: Any
+    for none in (None, False, "", [], {}):
+        intake = read(mapping | {"time": "item.location", "author": "item.location"}, BODY | {"location": none})
+        assert intake.left_out_value is None or none in ([], {})
+        assert message(mapping, BODY | {"location": none})["type"] == "unsupported"
+    assert message(SMALL | {"author": "item.zero"}, BODY | {"zero": 0})["author"] == "0"
+    assert read(SMALL | {"items": "body.gone && body"}, BODY | {"gone": False}).updates == []
+
+
 def test_an_odd_value_of_an_attachment_is_left_out_and_named() -> None:
-    files = {"at": "/files", "url": "/href", "mimeType": "/mime", "sizeBytes": "/size"}
-    mapping = SMALL | {"attachments": [files, {"at": "/map", "type": "location", "latitude": "/y", "longitude": "/x"}]}
-    body = BODY | {"files": [{}, {"href": {}, "mime": "image/png", "size": "12"}], "map": {"y": "north", "x": 2}}
+    mapping = SMALL | {"attachments": ["item.files[].{url: href, mimeType: mime, sizeBytes: size}", "item.map"]}
+    place = {"type": "location", "latitude": "north", "longitude": 2}
+    body = BODY | {"files": [{}, {"href": {}, "mime": "image/png", "size": "12"}], "map": place}
     assert message(mapping, body)["attachments"] == [
         {"type": "document"},
         {"type": "image", "mimeType": "image/png", "sizeBytes": 12},
         {"type": "location", "longitude": 2.0},
     ]
-    assert read(mapping, body).left_out_value == "/files/1/href must be a text or a whole number."
-    negative = BODY | {"files": {"size": -1}}
-    assert read(mapping, negative).left_out_value == "/files/size must be a whole number of bytes."
+    assert read(mapping, body).left_out_value == "attachments.0.url must be a text or a whole number."
+    for odd, problem in (
+        ({"sizeBytes": -1}, "attachments.1.sizeBytes must be a number of bytes."),
+        ({"sizebytes": 1}, "attachments.1 must give objects of type, url, id, mimeType, "),
+        ("a.png", "attachments.1 must give objects of type, url, id, mimeType, "),
+    ):
+        assert (read(mapping, BODY | {"map": odd}).left_out_value or "").startswith(problem)
 
 
-def test_conditions_compare_as_json_does() -> None:
-    mapping = SMALL | {"when": [{"at": "/n", "oneOf": [1, "a", True]}], "ignore": [{"at": "/skip", "exists": True}]}
-    for value, taken in ((1, 1), (1.0, 1), ("a", 1), (True, 1), ("1", 0), (False, 0), (None, 0), ([1], 0)):
-        assert len(read(mapping, BODY | {"n": value}).updates) == taken, value
-    only_one = SMALL | {"when": [{"at": "/n", "equals": 1}]}
-    assert read(only_one, BODY | {"n": True}).ignored == {"unknown": 1}
-    assert read(mapping, BODY | {"n": 1, "skip": 0}).ignored == {"filtered": 1}
-    assert len(read(SMALL | {"when": [{"at": "/gone", "exists": False}]}, BODY | {"gone": None}).updates) == 1
+def test_a_wrong_type_gives_null_where_it_stands_and_not_for_the_whole_expression() -> None:
+    mapping = SMALL | {"ignore": "starts_with(item.gone, 'x') || item.gone > `1` || item.own"}
+    assert read(mapping, BODY | {"own": True}).ignored == {"filtered": 1}
+    assert len(read(mapping, BODY).updates) == 1
+    for expression in (
+        "join(', ', item.names)",
+        f"join('{'-' * (MAX_SEPARATOR_CHARACTERS + 1)}', item.letters)",
+        "length(item.n)",
+        "contains(item.n, 'a')",
+        "item.n < 'a'",
+        "item[].x[]",
+    ):
+        found = read(
+            SMALL | {"text": f"{expression} || 'else'"}, BODY | {"names": ["a", 1], "letters": ["a", "b"], "n": 5}
+        )
+        assert found.updates[0].message.text == "else", expression  # type: ignore[union-attr]
 
 
 def test_what_is_ignored_is_nothing_else_and_a_deletion_comes_before_an_edit() -> None:
-    kinds = {name: {"when": [{"at": f"/{name}", "equals": True}]} for name in ("reaction", "edited", "deleted")}
-    kinds["reaction"]["emoji"] = "/emoji"  # type: ignore[assignment]
-    mapping = SMALL | {"ignore": [{"at": "/own", "equals": True}], **kinds}
-    marks: Json = {}
+    kinds: Json = {name: {"when": f"item.{name} == `true`"} for name in ("reaction", "edited", "deleted")}
+    kinds["reaction"]["emoji"] = "item.emoji"
+    mapping = SMALL | {"ignore": "item.own", "when": "item.kind == 'message'", **kinds}
+    assert read(mapping, BODY | {"kind": 1}).ignored == {"unknown": 1}
+    marks: Json = {"kind": "message"}
     for mark, kind in ((None, Incoming), ("reaction", Reacted), ("edited", Edited), ("deleted", Deleted)):
         marks |= {} if mark is None else {mark: True}
         (update,) = read(mapping, BODY | marks).updates
@@ -266,7 +307,7 @@ def test_what_is_ignored_is_nothing_else_and_a_deletion_comes_before_an_edit() -
 
 def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> None:
     items = {"items": [{"id": "m0"}, BODY, BODY | {"id": [], "text": "x"}]}
-    intake = read(SMALL | {"list": "/items", "unreadable": "ignore"}, items)
+    intake = read(SMALL | {"items": "body.items", "unreadable": "ignore"}, items)
     assert (len(intake.updates), intake.ignored) == (1, {"unreadable": 2})
 
 
@@ -276,23 +317,30 @@ def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> No
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"conversaton": "/c"}, "conversaton: unknown field; did you mean conversation?"),
+        ({"conversaton": "c"}, "conversaton: unknown field; did you mean conversation?"),
         ({"proof": {"type": "hmac", "headr": "X"}}, "proof.headr: unknown field; did you mean header?"),
-        ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: use sha256, sha512 or sha1"),
-        ({"proof": {"type": "none"}}, "proof.type: use hmac, token or basic"),
-        ({"id": "payload/id"}, "id: 'payload/id' is not one; use a JSON Pointer"),
-        ({"id": "/a" * 17}, "id: "),
-        ({"text": {"at": "/a", "split": "_"}}, "text.part: use the number of the part"),
-        ({"text": [{"at": "/a", "when": [{"at": "/b"}]}]}, "text.0.when.0: use one of equals, oneOf and exists"),
-        ({"time": "/t"}, "timeFormat: is missing; use seconds, milliseconds or iso"),
-        ({"when": [{"at": "/a", "equals": None}]}, "when.0.equals: texts, numbers, true and false can be compared"),
-        ({"when": [{"at": "/a", "exists": True}] * 17}, "when: use a list of at most 16 objects"),
-        ({"attachments": [{"at": "/a", "type": 3}]}, "attachments.0.type: use a name such as image, or a JSON Pointer"),
+        ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: got 'md5'; use sha256, sha"),
+        ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing"),
+        ({"proof": {"type": "token"}}, "proof.header: is missing"),
+        ({"proof": {"type": "basic", "timeHeader": "x"}}, "proof.timeHeader: unknown field of basic; remove it"),
+        ({"proof": {"type": "none"}}, "proof.type: got 'none'; use hmac, token or basic"),
+        ({"id": "/payload/id"}, "id: is not a JMESPath expression: "),
+        ({"id": ["item.id"]}, "id: use a JMESPath expression of at most 2000 characters, such as item.payload.id"),
         (
-            {"deleted": {"when": [{"at": "/d", "exists": True}], "text": "/t"}},
-            "deleted.text: unknown field; use one of",
+            {"text": "part(item.id, '_', 2)"},
+            "text: is not a JMESPath expression: invalid token: Parse error at column 19",
         ),
-        ({"reaction": {"when": [{"at": "/r", "exists": True}]}}, "reaction.emoji: is missing; use a JSON Pointer"),
+        ({"text": "payload.text"}, "text: sees only item and body; begin with one of them, such as item.payload.id"),
+        ({"text": "part(item.id)"}, "text: part needs 3 arguments, not 1"),
+        ({"text": "map(&x, item.all)"}, "text: unknown function map; use one of contains, "),
+        ({"when": "!item.payload.own"}, "when: ! binds tighter than a full stop; use parentheses, such as !(item.p"),
+        ({"timeFormat": "s"}, "timeFormat: got 's'; use seconds, milliseconds or iso"),
+        ({"attachments": ["item.a", 3]}, "attachments.1: use a JMESPath expression"),
+        ({"attachments": "item.a"}, "attachments: got 'item.a'; use a list of JMESPath expressions"),
+        ({"types": {"a": ""}}, "types.a: got ''; use "),
+        ({"deleted": {"when": "item.d", "text": "item.t"}}, "deleted.text: unknown field; use one of"),
+        ({"edited": {"when": "item["}}, "edited.when: is not a JMESPath expression: "),
+        ({"reaction": {"when": "item.r"}}, "reaction.emoji: is missing; use a JMESPath expression"),
     ],
 )
 def test_a_wrong_mapping_is_refused_with_the_place(change: Json, problem: str) -> None:
@@ -306,6 +354,129 @@ def test_a_wrong_mapping_is_refused_with_the_place(change: Json, problem: str) -
 def test_no_mapping_breaks_its_reader(mapping: Any) -> None:
     with pytest.raises(InvalidRules):
         read_door("shop", mapping)
+
+
+# -- hostile expressions ---------------------------------------------------------------------------
+
+
+def expressions() -> st.SearchStrategy[str]:
+    """Return expressions that are mostly valid, and mostly do more than a mapping needs."""
+    leaves = st.sampled_from(
+        [
+            "body",
+            "item",
+            "@",
+            "*",
+            "item.a",
+            "[]",
+            "[*]",
+            "[0]",
+            "'x'",
+            "''",
+            "`[1, [2]]`",
+            "`-1`",
+            "null",
+            "a.b[].c",
+            "[-1]",
+        ]
+    )
+
+    def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        call = st.builds("{}({})".format, st.sampled_from([*_FUNCTIONS, "map", "sort"]), inner)
+        twice = st.builds("{0}({1}, {2})".format, st.sampled_from(["join", "contains", "ends_with"]), inner, inner)
+        pair = st.builds("{1}{0}{2}".format, st.sampled_from(["|", "||", "&&", "==", "<", "."]), inner, inner)
+        form = st.sampled_from(["[{0}, {0}]", "[{0}, {0}][]", "({0})[]", "!{0}", "({0})[?{0}]", "*.{{a: {0}}}", "&{0}"])
+        return st.one_of(
+            call, twice, pair, st.builds(str.format, form, inner), st.builds("part({0},{0},`1`)".format, inner)
+        )
+
+    return st.recursive(leaves, larger, max_leaves=30)
+
+
+@settings(max_examples=500)
+@given(expression=expressions(), body=any_json())
+def test_no_expression_takes_more_than_its_steps(expression: str, body: Any) -> None:
+    try:
+        tree = compile_expression(expression)
+    except InvalidInput:
+        return
+    with suppress(TooManySteps):
+        CountedInterpreter(body).visit(tree, {"body": body, "item": body})
+
+
+class CountedInterpreter(Interpreter):
+    """Checks that everything an evaluation makes was paid for with steps, beside what stands in the body."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.visits, self.free = 0, len(json.dumps(body)) + MAX_EXPRESSION_CHARACTERS
+
+    def visit(self, node: Json, value: Any) -> Any:
+        self.visits += 1
+        found = super().visit(node, value)
+        a_step = CHARACTERS_IN_A_STEP + MAX_SEPARATOR_CHARACTERS if isinstance(found, str) else 1
+        assert not isinstance(found, list | str) or len(found) <= self.free + self.steps * a_step
+        assert self.visits <= self.steps <= MAX_STEPS_IN_A_WEBHOOK
+        return found
+
+
+DOUBLED = " | ".join(["[@, @][]"] * 30)
+# Of few lists, but anything that follows it into all of them would never end.
+SHARED = " | ".join(["[@, @]"] * 40)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        DOUBLED,
+        " | ".join(["[@, @, @, @, @, @, @, @]"] * 7 + ["[] | [] | [] | [] | [] | [] | [] | []"]),
+        " | ".join(["join('', [@, @])"] * 40).replace("@", "body.text", 2),
+        f"({SHARED}) == ({SHARED})",
+        f"({SHARED}) | length(@)",
+        f"[{', '.join(['body.many == body.many'] * 30)}]",
+        "[body.many, body.many][][].{a: [body.many[], body.many[]]}[].a[][]",
+        f"[{', '.join(['contains(body.text, `1`)', 'contains(body.text, body.text)'] * 30)}]",
+        "body.many[].[@, @, @, @, @, @, @, @, @, @][] | [].[@, @, @, @, @, @, @, @, @, @][]",
+    ],
+)
+def test_an_expression_that_grows_what_it_reads_is_stopped(expression: str) -> None:
+    body = {"many": [[number] for number in range(20_000)], "text": "x" * 1_000_000}
+    with pytest.raises(TooManySteps):
+        CountedInterpreter(body).visit(compile_expression(expression), {"body": body, "item": body})
+
+
+@pytest.mark.parametrize("expression", ["body.a == body.b", "body.a != body.b", "contains([body.a], body.b)"])
+def test_lists_that_are_nested_too_deeply_to_be_compared_give_null(expression: str) -> None:
+    body: Json = {"a": [], "b": []}
+    for _ in range(20_000):
+        body = {name: [value] for name, value in body.items()}
+    assert Interpreter().visit(compile_expression(expression), {"body": body, "item": body}) is None
+
+
+def test_the_items_of_a_webhook_share_its_steps_and_too_many_refuse_it() -> None:
+    mapping = SMALL | {"items": "body", "text": "length(body)", "unreadable": "refuse"}
+    items = [BODY | {"id": f"m{number}", "padding": [0] * 50} for number in range(MAX_ITEMS_IN_A_WEBHOOK)]
+    assert len(read(mapping, items[:50]).updates) == 50
+    with pytest.raises(TooManySteps, match=f"^The mapping needs more than {MAX_STEPS_IN_A_WEBHOOK} steps"):
+        read(mapping, items)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(" * 500 + "item" + ")" * 500,
+        "!" * 900 + "item",
+        "[" * 900 + "item" + "]" * 900,
+        " | ".join(["item"] * 90),
+        "`" + "[" * 990 + "]" * 990 + "`",
+        "a" * 2_001,
+        "item[::2]",
+        "sort_by(item, &a)",
+    ],
+)
+def test_an_expression_that_is_too_deep_or_long_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidInput):
+        compile_expression(expression)
 
 
 # -- through ingest --------------------------------------------------------------------------------
@@ -363,7 +534,7 @@ def test_without_the_proof_nothing_is_read(scene: Scene, headers: dict[str, str]
 
 @pytest.mark.promise("P9")
 def test_the_secret_of_one_door_opens_no_other(scene: Scene) -> None:
-    scene.rules.write("door:other", SMALL | {"account": "/account"})
+    scene.rules.write("door:other", SMALL | {"account": "item.account"})
     keep_secrets(scene, {"custom/shop": KEY, "custom/other": "the other key"})
     assert scene.call(door_event(BODY, proof(BODY, "the other key")))[0] == 401
     body = BODY | {"account": "shop"}
@@ -377,7 +548,7 @@ def test_the_progress_of_one_door_says_nothing_about_another_with_the_same_body(
     """The names of doors were compared only in their first 25 characters, so the second door's messages were lost."""
     doors = [f"the-webhook-of-our-customer-{n}" for n in (1, 2)]
     for door in doors:
-        scene.rules.write(f"door:{door}", SMALL | {"list": "/all"})
+        scene.rules.write(f"door:{door}", SMALL | {"items": "body.all"})
     keep_secrets(scene, {f"custom/{door}": KEY for door in doors})
     body = {"all": [BODY | {"id": f"m{n}"} for n in range(30)]}
     buffer = ValkeyLane.buffer_message
@@ -471,22 +642,22 @@ def test_before_the_doors_were_read_once_the_sender_is_asked_to_come_again(
 
 
 def test_a_mapping_that_was_written_by_hand_and_is_wrong_is_no_door(scene: Scene) -> None:
-    scene.rules.write("door:hand", SMALL | {"text": "text"})
+    scene.rules.write("door:hand", SMALL | {"text": "/text"})
     assert scene.call(door_event(BODY, proof(BODY), door="hand"))[0] == 404
     assert scene.telemetry.counts["RulesSkipped"] == 1
 
 
 def test_a_value_that_is_left_out_is_logged_once_for_a_webhook(scene: Scene) -> None:
-    scene.rules.write("door:shop", SMALL | {"list": "/items", "type": "/type"})
+    scene.rules.write("door:shop", SMALL | {"items": "body.items", "type": "item.type"})
     body = {"items": [BODY | {"type": {}}, BODY | {"id": "m2", "type": []}]}
     assert scene.call(door_event(body, proof(body)))[0] == 200
     assert scene.telemetry.said("value left out") == [
-        {"platform": "custom/shop", "reason": "/items/0/type must be a text."}
+        {"platform": "custom/shop", "reason": "item 0: type must be a text."}
     ]
 
 
 def test_a_door_is_charged_beside_the_account_that_its_sender_names(scene: Scene) -> None:
-    scene.rules.write("door:shop", SMALL | {"account": "/team"})
+    scene.rules.write("door:shop", SMALL | {"account": "item.team"})
     scene.rules.write("account:custom/shop", {"quota": {"messagesPerMinute": 3}})
     scene.rules.write("account:custom/shop:7", {"quota": {"messagesPerMinute": 1}})
     scene.rules.write("account:custom/shop:8", {"quota": {"messagesPerMinute": 100}})
@@ -531,11 +702,11 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping, body = files
     body.write_text(json.dumps(BODY | {"id": {}}))
     assert main(["door", "try", str(mapping), str(body)]) == 1
-    assert capsys.readouterr().err == "This body would be refused: /id must be a text or a whole number.\n"
+    assert capsys.readouterr().err == "This body would be refused: id must be a text or a whole number.\n"
     mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
     assert main(["door", "try", str(mapping), str(body)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
-    mapping.write_text(json.dumps(SMALL | {"texd": "/text"}))
+    mapping.write_text(json.dumps(SMALL | {"texd": "item.text"}))
     assert main(["door", "try", str(mapping), str(body)]) == 1
     assert "texd: unknown field; did you mean text?" in capsys.readouterr().err
     mapping.write_text("{")
@@ -545,7 +716,7 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
 
 
 def test_a_reply_to_an_id_that_no_message_can_have_is_kept_without_it() -> None:
-    found = message(SMALL | {"replyTo": "/to"}, BODY | {"to": "ä" * 513})
+    found = message(SMALL | {"replyTo": "item.to"}, BODY | {"to": "ä" * 513})
     assert (found["text"], "replyTo" in found) == ("Hey", False)
 
 
@@ -572,7 +743,7 @@ def test_bufferctl_tries_no_door_that_could_not_be_stored(
 ) -> None:
     mapping, _ = files
     types = {f"{number}{'x' * 120}": "y" * 128 for number in range(64)}
-    mapping.write_text(json.dumps(SMALL | {"types": types, "conversation": ["/chat", *["/" + "z" * 250] * 15]}))
+    mapping.write_text(json.dumps(SMALL | {"types": types}))
     assert main(["door", "try", *map(str, files)]) == 1
     assert f"at most {MAX_DOOR_BYTES} bytes" in capsys.readouterr().err
     assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2

@@ -99,6 +99,21 @@ def test_twilio_signs_the_url_in_the_letters_that_an_operator_typed(
     assert scene.call(event)[0] == 200
 
 
+@pytest.mark.promise("P9")
+def test_behind_another_address_twilio_signs_that_address(scene: Scene) -> None:
+    scene.address = "https://tunnel.example/some/path"
+    raw = b"Body=hi&From=%2B1401&MessageSid=SM1&To=%2B1555"
+    # openssl dgst -sha1 -hmac s3cret over https://tunnel.example/some/path/webhook/twilio?shop=1 and the sorted fields
+    headers = {"content-type": FORM, "X-Twilio-Signature": "JQPCodH+2d+/dRjNJI22wB6TkZU="}
+    for event in (gateway, rest_gateway):
+        assert scene.call(event("twilio", raw, headers=headers, query={"shop": "1"}))[0] == 200
+    scene.address = "https://other.example"
+    assert scene.call(gateway("twilio", raw, headers=headers, query={"shop": "1"}))[0] == 401
+    assert scene.telemetry.said("signature refused")[-1]["url"] == "https://other.example/webhook/twilio"
+    scene.call(gateway("generic", b"{}"))
+    assert "url" not in scene.telemetry.said("signature refused")[-1]
+
+
 @pytest.mark.parametrize("platform", ["whatsapp", "messenger", "instagram"])
 def test_every_platform_of_meta_asks_whether_we_are_we(scene: Scene, platform: str) -> None:
     query = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "42"}

@@ -120,7 +120,10 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.engine.send("later", "m1")
     scene.run()
-    assert scene.functions.started[:3] == [(CONVERSATION_PROCESSOR, {"conversation": f"c{n}"}) for n in range(3)]
+    claim = {"claimedAt": scene.started_at_ms[0], "waitedForSlot": False}
+    assert scene.functions.started[:3] == [
+        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", **claim}) for n in range(3)
+    ]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
 
 
@@ -191,6 +194,7 @@ def test_while_all_slots_are_taken_it_sleeps_until_one_is_freed(scene: Scene) ->
     assert scene.wake.waits[0] == 0.5, "it sleeps between two claims"
     assert scene.functions.conversations() == ["c0", "c1", "c2"]
     assert claimed_at[:3] == [began_ms, began_ms, began_ms + 200]
+    assert [event["waitedForSlot"] for _, event in scene.functions.started[:3]] == [False, False, True]
 
 
 # -- hand-over -------------------------------------------------------------------------------------
@@ -343,6 +347,8 @@ def test_while_valkey_is_away_it_tries_again_and_then_goes_on(scene: Scene, monk
     assert scene.functions.conversations() == ["c"]
     assert scene.slept[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]
     assert max(scene.slept) == 1
+    (again,) = scene.telemetry.said("store answers again")
+    assert again["away_ms"] == round(sum(scene.slept) * 1_000)
 
 
 @pytest.mark.parametrize("script", ["acquire_lease", "claim_due"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from bufferctl.lateness import OF_CONVERSATION, OF_SHARD
 from infra.function import ROOMS
 from infra.settings_and_defaults import ResponderConfig, StageConfig
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, Rules
@@ -163,6 +164,7 @@ def test_every_log_line_is_listed_once_with_its_level_and_nothing_else_is() -> N
     listed = re.findall(r"^\| `([^`]+)` \| ([A-Z, ]+) \|", section("docs/observability.md", "Log lines"), re.MULTILINE)
     assert difference([line for line, _ in listed], lines) == NO_DIFFERENCE
     assert {line: set(levels.split(", ")) for line, levels in listed} == lines
+    assert {*OF_CONVERSATION, *OF_SHARD} <= lines.keys(), "`bufferctl why` looks for a line that no function logs"
 
 
 def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> None:

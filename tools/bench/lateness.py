@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import urllib3
 
+from infra.settings_and_defaults import DEFAULT_SLOTS
 from tests.support.local_stage import share_emulator
 from tools.bench.measure import Figure
 from tools.bench.report import Target, arguments, report
@@ -165,7 +166,9 @@ def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
         share_emulator(home)
         stage = Stage(home)
         try:
-            yield stage.up(Progress(), overrides=overrides)
+            # As many as in AWS, not as few as suit a developer's machine.
+            slots = {"conversation_processor": DEFAULT_SLOTS}
+            yield stage.up(Progress(), overrides={"concurrency": slots, **overrides})
         finally:
             stage.down(Progress())
 

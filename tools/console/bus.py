@@ -6,13 +6,14 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from bufferctl.lateness import grade
+from bufferctl.reasons import due_at_ms, why_left
 from bufferctl.stage import ROOT
 from message_buffer.json_object import Json
 from tools.console.history import History
 from tools.console.hub import Hub
 from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
 from tools.console.polls import Polls
-from tools.console.why import late_ms, why_left
 from tools.console.words import shown
 
 # The longest pause before the console replaces a listener that has failed, for example because rights are missing.
@@ -55,11 +56,13 @@ class Bus:
             with suppress(subprocess.TimeoutExpired):
                 self._listener.wait(SHUT_DOWN_SECONDS)
 
-    def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
+    def take(self, kind: str, detail: Json, *, at_ms: int, event_id: str | None = None) -> None:
         """Publish the event. Keep it without words and messages, because they may be large."""
-        event: Json = {"kind": kind, "at": at_ms, "conversation": detail.get("conversationId")}
+        event: Json = {"id": event_id, "kind": kind, "at": at_ms, "conversation": detail.get("conversationId")}
         if kind == BATCH_READY:
-            event |= {"why": why_left(detail), "lateMs": late_ms(detail, arrived_at_ms=at_ms)}
+            due, emitted = due_at_ms(detail), detail.get("bufferedAt")
+            late_ms = None if due is None or emitted is None else max(emitted - due, 0)
+            event |= {"why": why_left(detail), "lateMs": late_ms, "lateness": grade(late_ms)}
         self._history.add_event(event | {"detail": shown(detail, words=False) | {"messages": None}})
         self._hub.publish("event", event | {"detail": shown(detail, words=self._words)})
         self._polls.hurry()
@@ -83,7 +86,9 @@ class Bus:
 
     def _understand(self, message: Json) -> None:
         if "event" in message:
-            self.take(message["event"]["detail-type"], message["event"]["detail"], at_ms=message["at"])
+            event = message["event"]
+            self._history.add_whole(event | {"detail": shown(event["detail"], words=self._words)})
+            self.take(event["detail-type"], event["detail"], at_ms=message["at"], event_id=event.get("id"))
         else:
             self._has_listened |= message["problem"] is None
             self._report(message["problem"])

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bufferctl.errors import NoConnection, Unreachable, errors_of_aws
-from bufferctl.stage import LOCAL, StageClient, find_stage
+from bufferctl.facts import StageFacts
+from bufferctl.stage import LOCAL, StageClient, find_account, find_stage
 from tools.console.senders import GenericSender, LocalSender, Sender
 from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
@@ -49,6 +50,13 @@ class ShownStage:
     @property
     def sender(self) -> Sender:
         return self._find()[2]
+
+    @property
+    def facts(self) -> StageFacts:
+        """Return a reader of the stage's logs, which keeps nothing from one question to the next."""
+        options = self.options
+        account = find_account(options.stage, profile=options.profile, region=options.region, outputs=options.outputs)
+        return StageFacts(options.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
 
     @property
     def listener(self) -> list[str]:

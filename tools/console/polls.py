@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from bufferctl.errors import Failed
+from bufferctl.reasons import why_due
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_LISTED
 from tools.console.history import History
 from tools.console.hub import Hub
 from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS, PacedStage
-from tools.console.why import why_due
 
 # A sweep reads at most this many pages of open conversations. If there are more, the page says so.
 MAX_REQUESTS_IN_A_SWEEP = 20
@@ -41,6 +41,7 @@ class Polls:
         self._platforms: Json = {}
         self._answers: dict[str, Json] = {}
         self._read_at: dict[str, float] = {}
+        self._answered_at_ms: int | None = None
         self._problem: str | None = None
         self._ended = threading.Event()
         self._soon = threading.Event()
@@ -103,20 +104,29 @@ class Polls:
             "more": self._more,
             "status": self._answers.get("status"),
             "letters": self._answers.get("dead.list"),
+            "readAt": self._answered_at_ms,
         }
 
     def _read(self, operation: str, *, every_seconds: float, **fields: Any) -> None:
         if time.monotonic() - self._read_at.get(operation, -every_seconds) >= every_seconds:
-            self._answers[operation] = self._stage.poll(operation, **fields)
+            self._answers[operation] = self._poll(operation, **fields)
             self._read_at[operation] = time.monotonic()
 
+    def _poll(self, operation: str, **fields: Any) -> Json:
+        response = self._stage.poll(operation, **fields)
+        self._answered_at_ms = now_ms()
+        return response
+
+    def open_with(self, text: str) -> list[Json]:
+        """Return the open conversations whose ids contain the text."""
+        return [row for row in list(self._rows.values()) if text in row["conversation"].lower()]
+
     def _pages(self) -> Iterator[tuple[int, Json]]:
-        """Yield each response with the time of its request, because the conversations may have changed since then."""
+        """Yield each response with the time at which it came, when what it shows had already happened."""
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
-            at_ms = now_ms()
-            response = self._stage.poll("conversation.list", cursor=cursor, limit=MAX_LISTED)
-            yield at_ms, response
+            response = self._poll("conversation.list", cursor=cursor, limit=MAX_LISTED)
+            yield now_ms(), response
             cursor = response["next"]
             if cursor is None:
                 return

@@ -1,7 +1,10 @@
 """Serves the page, and answers its requests."""
 
 import asyncio
+import json
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +17,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from bufferctl.doctor import examine, shown
 from bufferctl.errors import Failed, Unreachable
+from bufferctl.lateness import explain
+from bufferctl.reasons import waiting_part, why_due
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
 from tools.console.bus import Bus
@@ -24,10 +30,12 @@ from tools.console.hub import Hub, Reader, framed
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
 from tools.console.polls import Polls, now_ms
-from tools.console.why import waiting_part, why_due
 
 KEEP_ALIVE_SECONDS = 15.0
 MAX_TEXT_CHARACTERS = 4_000
+MAX_FOUND = 50
+CONVERSATION_SLASHES = 3
+MS_BETWEEN_DIAGNOSES = 60_000
 PAGE = Path(__file__).parent / "page"
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
@@ -60,6 +68,15 @@ class Operate(_Wish):
     conversation: str = Id
     operation: str = Field(pattern="^(flush|hold|resume|cancel)$")
     hold_ms: int | None = Field(default=None, ge=1, le=MAX_HOLD_MS, alias="holdMs")
+
+
+class Why(_Wish):
+    conversation: str = Field(default="", max_length=1_024)
+    batch_id: str = Field(default="", max_length=1_024, alias="batchId")
+
+
+class Search(_Wish):
+    text: str = Id
 
 
 class Act(_Wish):
@@ -96,9 +113,13 @@ def make_app(parts: ConsoleParts) -> Starlette:
     return Starlette(
         routes=[
             Route("/stream", answers.stream),
+            Route("/event/{id}", answers.event),
             post("/api/conversation", Show, answers.conversation, changes=False),
             post("/api/operate", Operate, answers.operate),
             post("/api/act", Act, answers.act),
+            post("/api/why", Why, answers.why, changes=False),
+            post("/api/search", Search, answers.search, changes=False),
+            post("/api/doctor", _Wish, answers.doctor, changes=False),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
     )
@@ -107,6 +128,8 @@ def make_app(parts: ConsoleParts) -> Starlette:
 class _Answers:
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
+        self._diagnosing = threading.Lock()
+        self._report: Json = {"at": 0}
 
     async def stream(self, _request: Request) -> Response:
         """Send everything that is known, and then each new message, as server-sent events."""
@@ -125,6 +148,12 @@ class _Answers:
 
         return StreamingResponse(messages(), media_type="text/event-stream")
 
+    async def event(self, request: Request) -> Response:
+        """Return an event as consumers get it, in lines that a person can read."""
+        if event := self._parts.history.whole(request.path_params["id"]):
+            return Response(json.dumps(event, indent=2, ensure_ascii=False), media_type="application/json")
+        return _problem("The console does not keep this event.", 404)
+
     def _hello(self) -> Json:
         """Return the data that a page needs first."""
         options = self._parts.place.options
@@ -134,14 +163,15 @@ class _Answers:
             "showWords": options.show_words,
             "events": self._parts.history.events,
             "busProblem": self._parts.bus.problem,
+            "now": now_ms(),
         }
 
     def conversation(self, wish: Show) -> Json:
         with_messages = wish.messages and self._parts.place.options.show_words
-        shown = self._parts.stage.ask("conversation.show", conversation=wish.conversation, messages=with_messages)
-        part = waiting_part(shown)
+        state = self._parts.stage.ask("conversation.show", conversation=wish.conversation, messages=with_messages)
+        part = waiting_part(state)
         waiting = {name: part.get(name) for name in ("count", "dueAt", "firstAt")} | {"why": why_due(part)}
-        return shown | {"waiting": waiting, "timeLine": self._parts.history.of(wish.conversation)}
+        return state | {"waiting": waiting, "timeLine": self._parts.history.of(wish.conversation)}
 
     def operate(self, wish: Operate) -> Json:
         result = self._parts.stage.ask(
@@ -150,6 +180,35 @@ class _Answers:
         self._parts.history.add(wish.conversation, f"operator: {wish.operation}", now_ms())
         self._parts.polls.hurry()
         return result
+
+    def why(self, wish: Why) -> Json:
+        """Return why a batch is late, or what waits in a conversation or its newest batch. It reads the logs."""
+        name, event = wish.batch_id or wish.conversation, self._parts.history.batch(wish.batch_id)
+        with self._parts.place.errors():
+            return explain(self._parts.place.facts, self._parts.stage.ask, name, event=event)
+
+    def search(self, wish: Search) -> Json:
+        """Return the conversations whose ids contain the text: open ones, then those of the history, newest first."""
+        exact, text = wish.text.strip(), wish.text.strip().lower()
+        newest = self._parts.history.with_text(text)
+        found = {row["conversation"]: row for row in self._parts.polls.open_with(text)}
+        if exact.count("/") == CONVERSATION_SLASHES and exact not in found:
+            with suppress(Failed):
+                found = {exact: self._parts.stage.ask("conversation.show", conversation=exact)} | found
+        rows = [
+            {key: found.get(name, {}).get(key) for key in ("state", "lane", "count", "dueAt")}
+            | {"conversation": name, "lastAt": newest.get(name)}
+            for name in found | newest
+        ]
+        return {"conversations": rows[:MAX_FOUND], "more": len(rows) > MAX_FOUND}
+
+    def doctor(self, _wish: _Wish) -> Json:
+        """Return the doctor's findings, at most a minute old."""
+        with self._diagnosing:
+            if now_ms() - self._report["at"] >= MS_BETWEEN_DIAGNOSES:
+                with self._parts.place.errors():
+                    self._report = {"at": now_ms(), **shown(examine(self._parts.place.facts))}
+            return self._report
 
     def act(self, wish: Act) -> Json:
         """Post a webhook as the customer's platform would, and return how the stage answered."""

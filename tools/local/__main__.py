@@ -14,9 +14,9 @@ from tools.local.errors import LocalError
 
 try:
     from bufferctl.errors import Failed, errors_of_aws
+    from bufferctl.formatting import counted
     from bufferctl.stage import LOCAL, find_stage
     from tools.local import demo, logs
-    from tools.local.outputs import Outputs
     from tools.local.progress import Progress
     from tools.local.stage import LANES, ROOT, Stage
 except ModuleNotFoundError as missing:
@@ -24,6 +24,11 @@ except ModuleNotFoundError as missing:
 
 # `make logs` begins this far in the past, because developers often look only after something has happened.
 MAX_PAST_LOGS_MS = 60_000
+# What a developer needs after `make up`.
+NEXT = """
+  make console                             write as a customer, and see what waits
+  .venv/bin/bufferctl tail                 follow the events; in another terminal: .venv/bin/bufferctl send Hey
+  docs/consumer.md, docs/sending.md        consume the batches, and send messages, with programs of your own"""
 # A closed terminal or a `kill` ends the command as Ctrl-C does, so that the command still stops everything it started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,9 +43,9 @@ def main() -> int:
             overrides = _lane(arguments.lane) | arguments.overrides
             if not arguments.yes:
                 _agree_to_replace(stage, overrides)
-            _up(stage, overrides=overrides)
+            _up(stage, overrides=overrides, address=arguments.address, with_rules=arguments.with_rules)
         elif arguments.command == "down":
-            print(f"Stopped {_processes(stage.down(Progress()))}.")
+            _down(stage)
         elif arguments.command == "status":
             return _status(stage)
         elif arguments.command == "running":
@@ -48,7 +53,7 @@ def main() -> int:
         elif arguments.command == "demo":
             return 0 if demo.run(stage, overrides=_lane(arguments.lane), reply=arguments.reply) else 1
         else:
-            _follow(stage)
+            _follow(stage, arguments.id)
     except LocalError as error:
         print(error, file=sys.stderr)
         return 1
@@ -67,11 +72,16 @@ def _parse() -> argparse.Namespace:
         "--overrides", type=_json_object, default={}, help="settings as JSON, which replace those of cdk.json"
     )
     up.add_argument("--lane", choices=LANES, help="default: the running stage's lane, or `lane` in cdk.json")
+    up.add_argument(
+        "--address", help="the address of a tunnel through which platforms call the stage, such as https://shop.example"
+    )
     up.add_argument("--yes", action="store_true", help="do not ask before replacing a stage of the other lane")
+    up.add_argument("--with-rules", action="store_true", help="set the rules again that the stage before had at `down`")
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="say whether the stage is up, and at which URL")
     commands.add_parser("running", help="exit with 0 if any process of the stage is running")
-    commands.add_parser("logs", help="follow the logs of the functions")
+    followed = commands.add_parser("logs", help="follow the logs of the functions")
+    followed.add_argument("id", nargs="?", help="show only lines about this conversation or batch, from the beginning")
     shown = commands.add_parser(
         "demo", help="send five WhatsApp fragments and show the one event; start and stop a stage if none is up"
     )
@@ -97,8 +107,8 @@ def _agree_to_replace(stage: Stage, overrides: dict[str, Any]) -> None:
     if lane is None or overrides.get("lane", lane) == lane:
         return
     print(
-        f"The running stage has the {lane} lane and would be replaced. This would delete {_waiting(stage)}, and the "
-        f"stage's rules, secrets, addresses and logs."
+        f"The running stage has the {lane} lane and would be replaced. This would delete {_waiting(stage)} and the "
+        f"logs, and without --with-rules the rules."
     )
     if not sys.stdin.isatty():
         raise LocalError("Nothing was done. Run `make down` first, or add ARGS=--yes; `make up` alone keeps the lane.")
@@ -109,36 +119,40 @@ def _agree_to_replace(stage: Stage, overrides: dict[str, Any]) -> None:
 def _waiting(stage: Stage) -> str:
     """Return a sentence about the number of waiting conversations, as `bufferctl status` counts them."""
     try:
-        with errors_of_aws():
-            running = find_stage(LOCAL, profile=None, region=None, outputs=stage.outputs_file)
-            seen = running.ask("status")
-    except Failed as error:
+        seen = _ask(stage, "status")
+    except LocalError as error:
         return f"all waiting conversations (they could not be counted: {error})"
     waiting = seen["pending"] + seen["inflight"] + seen.get("windows", {}).get("open", 0)
-    return f"{waiting} waiting {'conversation' if waiting == 1 else 'conversations'}"
+    return counted(waiting, "waiting conversation")
 
 
-def _processes(count: int) -> str:
-    return f"{count} {'process' if count == 1 else 'processes'}"
+def _ask(stage: Stage, operation: str, **fields: str) -> dict[str, Any]:
+    try:
+        with errors_of_aws():
+            running = find_stage(LOCAL, profile=None, region=None, outputs=stage.outputs_file)
+            return running.ask(operation, **fields)
+    except Failed as error:
+        raise LocalError(str(error)) from error
 
 
-def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
+def _up(stage: Stage, *, overrides: dict[str, Any], address: str | None, with_rules: bool) -> None:
     progress = Progress()
-    outputs = stage.up(progress, overrides=overrides)
-    print(f"Up after {progress.elapsed_seconds:.1f} s. Its addresses and names are in {_shown(stage.outputs_file)}.")
-    print(how_to_send(outputs))
+    stage.up(progress, overrides=overrides, address=address, with_rules=with_rules)
+    print(
+        f"Up after {progress.elapsed_seconds:.1f} s. Addresses, names and secrets are in {_shown(stage.outputs_file)}."
+    )
+    print(NEXT)
 
 
-def how_to_send(outputs: Outputs) -> str:
-    return f"""Send a message:
-
-  body='{{"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}}'
-  secret={outputs.WebhookSecrets["generic"]}
-  now=$(date +%s)
-  signature=$(printf %s "$now.$body" | openssl dgst -sha256 -hmac "$secret" | sed 's/.* //')
-  curl -d "$body" -H 'Content-Type: application/json' -H "X-Signature-Timestamp: $now" \\
-    -H "X-Signature-256: sha256=$signature" '{outputs.ApiEndpoint}/webhook/generic'
-"""
+def _down(stage: Stage) -> None:
+    waiting = _waiting(stage) if stage.lane() else None
+    try:
+        rules = stage.keep()
+    finally:
+        stopped = stage.down(Progress())
+    back = f", and {counted(rules, 'rule')}, which `make up ARGS=--with-rules` sets again" if rules else ""
+    dropped = f" Dropped {waiting}{back}. The next `make up` has the same port and webhook secrets." if waiting else ""
+    print(f"Stopped {counted(stopped, 'process')}.{dropped}")
 
 
 def _status(stage: Stage) -> int:
@@ -148,17 +162,20 @@ def _status(stage: Stage) -> int:
         left = stage.processes()
         print(f"{error} {_left(left)}" if left else error)
         return 1
-    print(f"Up, {_processes(stage.processes())}. {outputs.ApiEndpoint}/webhook/generic")
+    print(f"Up, {counted(stage.processes(), 'process')}. {outputs.ApiEndpoint}/webhook/generic")
     return 0
 
 
 def _left(count: int) -> str:
     are, them = ("is", "it") if count == 1 else ("are", "them")
-    return f"({_processes(count)} of an earlier stage {are} left: `make down` stops {them}.)"
+    return f"({counted(count, 'process')} of an earlier stage {are} left: `make down` stops {them}.)"
 
 
-def _follow(stage: Stage) -> None:
-    for line in logs.follow(stage.outputs(), since_ms=int(time.time() * 1_000) - MAX_PAST_LOGS_MS):
+def _follow(stage: Stage, name: str | None) -> None:
+    outputs, since_ms, logged = stage.outputs(), int(time.time() * 1_000) - MAX_PAST_LOGS_MS, None
+    if name:
+        since_ms, logged = 0, str(_ask(stage, "id.look_up", id=name)["logged"])
+    for line in logs.follow(outputs, since_ms=since_ms, about=logged):
         print(line, flush=True)
 
 

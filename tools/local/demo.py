@@ -20,8 +20,6 @@ from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
 DEMO_TICK_SECONDS = 0.1
 DEMO_BAR_CHARACTERS = 30
-# The preset `customers` has this `maxMessages`, so the warm-up's buffer is full and due immediately, in both lanes.
-DEMO_WARM_UP_MESSAGES = 20
 # Longer than a message of the demo can wait (`maxWaitMs`), plus the starts of the functions.
 MAX_EVENT_SECONDS = 60.0
 # The customer's texts, each with the seconds that the customer pauses before it.
@@ -49,8 +47,6 @@ def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stre
         collect(outputs, pattern=REPLIES) as replies,
     ):
         webhooks, view = Webhooks(outputs), View(stream)
-        with Progress().step("Warm up"):
-            _warm_up(webhooks, inbox)
         sent = _type_as_a_person(webhooks, view)
         view.wait_for(sent[-1].due_at_ms, until=lambda: bool(_about(inbox, sent)), at_most_seconds=MAX_EVENT_SECONDS)
         arrivals = _about(inbox, sent)
@@ -105,18 +101,6 @@ def _down(stage: Stage) -> None:
     except KeyboardInterrupt:
         stage.down(Progress())
         raise
-
-
-def _warm_up(webhooks: Webhooks, inbox: Inbox) -> None:
-    """Send another customer's messages, so that the functions' processes run before the demo measures them."""
-    name = f"warm-up-{uuid.uuid4().hex}"
-    body = {"account": "demo", "conversation": name, "text": "warm-up"}
-    webhooks.post("generic", [body | {"id": f"{name}-{number}"} for number in range(DEMO_WARM_UP_MESSAGES)])
-
-    def is_out(arrivals: Sequence[ArrivedEvent]) -> bool:
-        return any(f"{name}-0" in _ids(arrival) for arrival in arrivals)
-
-    inbox.wait_until(is_out, timeout_seconds=MAX_EVENT_SECONDS)
 
 
 def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[SentMessage]:

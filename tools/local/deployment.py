@@ -18,6 +18,7 @@ from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
 # How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
 MAX_SHOWN_LOG_LINES = 25
+STACK_OUTPUTS = "stack-outputs.json"
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 WITH_BATCH_CALLS = {"sqs:ChangeMessageVisibility", "sqs:DeleteMessage"}
 META = ("whatsapp", "messenger", "instagram")
@@ -39,7 +40,7 @@ class Cdk:
 
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
         """Deploy every stack of the local stage. Return the outputs of all stacks by name."""
-        outputs = self._folder / "stack-outputs.json"
+        outputs = self._folder / STACK_OUTPUTS
         arguments = [
             "deploy",
             "--all",
@@ -88,6 +89,16 @@ class Cdk:
             raise LocalError(f"cdk {arguments[0]} failed:\n{_last_lines(log.read_text())}")
 
 
+def read_webhook_secrets(outputs: Outputs, folder: Path) -> dict[str, Any]:
+    """Return the secrets by platform, in any form that ingest reads. `folder` is that of the deployment."""
+    deployed = json.loads((folder / STACK_OUTPUTS).read_text())[f"MessageBuffer-{cli.LOCAL}-Buffer"]
+    secret = outputs.client("secretsmanager").get_secret_value(SecretId=deployed["WebhookSecretId"])
+    try:
+        return dict(**json.loads(secret["SecretString"]))
+    except (TypeError, ValueError):
+        return {}  # ingest accepts nothing by a secret that is not an object
+
+
 def _api_endpoint(deployed: str, endpoint_url: str) -> str:
     """Return the API's address on this machine. Do not return the name from CDK, because it does not resolve."""
     name = deployed.removeprefix("https://")
@@ -102,12 +113,24 @@ def read_back(
     endpoint_url: str,
     region: str,
     valkey_url: str | None,
-    previous: Mapping[str, str],
+    kept_secrets: Mapping[str, Any],
+    address: str | None = None,
 ) -> Outputs:
-    """Apply settings that the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs."""
+    """Apply settings that the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs.
+
+    `address` is that of a tunnel to the emulator, if platforms call the stage through one.
+    """
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
+
+    def change_settings(role: str, **changes: str) -> None:
+        configuration = client("lambda").get_function_configuration(FunctionName=functions[role])
+        variables = configuration["Environment"]["Variables"]
+        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), **changes})
+        client("lambda").update_function_configuration(
+            FunctionName=functions[role], Environment={"Variables": variables}
+        )
 
     roles = [role for role in get_args(Role) if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
@@ -120,15 +143,13 @@ def read_back(
     api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
-        configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
-        variables = configuration["Environment"]["Variables"]
-        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), "api_endpoint": api_endpoint})
-        client("lambda").update_function_configuration(
-            FunctionName=functions["canary"], Environment={"Variables": variables}
-        )
-    webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
+        change_settings("canary", api_endpoint=api_endpoint)
+    # The emulator's events name neither the tunnel nor the path under which the emulator serves the API.
+    called = f"{address or endpoint_url}{urlsplit(api_endpoint).path}"
+    change_settings("ingest", address=called)
+    webhook_secrets = {**_new_secrets(), **kept_secrets}
     client("secretsmanager").put_secret_value(
-        SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(_with_verify_token(webhook_secrets))
+        SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(webhook_secrets)
     )
     return Outputs(
         ApiEndpoint=api_endpoint,
@@ -136,13 +157,14 @@ def read_back(
         AwsEndpointUrl=endpoint_url,
         Region=region,
         ValkeyUrl=valkey_url,
-        WebhookSecrets=webhook_secrets,
+        WebhookSecrets={name: secret for name in PLATFORMS if (secret := _first_secret(webhook_secrets[name]))},
         Functions=functions,
         LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in roles},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
         RulesTableName=deployed["RulesTableName"],
         CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
+        WebhookUrls={platform: f"{called}/webhook/{platform}" for platform in PLATFORMS},
     )
 
 
@@ -160,10 +182,15 @@ def _allow_batches(iam: Any, *, role: str) -> None:
     iam.put_role_policy(RoleName=role, PolicyName="BatchCalls", PolicyDocument=document)
 
 
-def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Return the secrets in the form that ingest reads. On Meta's platforms the secret is also the verify token."""
-    of_meta = {name: {"secret": webhook_secrets[name], "verifyToken": webhook_secrets[name]} for name in META}
-    return {**webhook_secrets, **of_meta}
+def _new_secrets() -> dict[str, Any]:
+    """Return secrets in the form that ingest reads. On Meta's platforms the secret is also the verify token."""
+    made = {platform: secrets.token_hex(16) for platform in PLATFORMS}
+    return {**made, **{name: {"secret": made[name], "verifyToken": made[name]} for name in META}}
+
+
+def _first_secret(described: Any) -> str | None:
+    found = described.get("secret") if isinstance(described, dict) else described
+    return found[0] if isinstance(found, list) and found else found or None
 
 
 def _camel(role: str) -> str:

@@ -1,5 +1,6 @@
 """Follows the functions' logs through the logs API of the emulator."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,8 +14,11 @@ MAX_LATE_LINE_MS = 2_000
 Line = tuple[int, str, str, str]
 
 
-def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
-    """Yield the lines of all functions, without end. The lines that one poll finds are sorted by time."""
+def follow(outputs: Outputs, *, since_ms: int, about: str | None = None) -> Iterator[str]:
+    """Yield the lines of all functions, without end, or only those that name one id, as the logs write it.
+
+    The lines that one poll finds are sorted by time.
+    """
     shown: Counter[Line] = Counter()
     while True:
         looked_at_ms = int(time.time() * 1_000)
@@ -22,10 +26,9 @@ def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
         # The lines of a run may all have the same time. The sort is stable, so it keeps the order in which the function
         # wrote them.
         for at_ms, role, _, message in sorted(not_in(shown, found), key=lambda line: line[0]):
-            yield (
-                f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
-                + f" {role:<22} {message.rstrip()}"
-            )
+            if about is None or json.dumps(about) in message:
+                time_of_day = f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
+                yield f"{time_of_day} {role:<22} {message.rstrip()}"
         shown, since_ms = Counter(found), max(since_ms, looked_at_ms - MAX_LATE_LINE_MS)
         time.sleep(LOGS_POLL_SECONDS)
 

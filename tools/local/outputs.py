@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Outputs:
     RulesTableName: str
     CacheEndpoint: str | None = None
     """`host:port` of Valkey. In AWS the stack has an output of the same name."""
+    WebhookUrls: dict[str, str] = field(default_factory=dict)
+    """The URL that each platform calls. If `up` was given the address of a tunnel, the URL begins with it."""
 
     def write(self, path: Path) -> None:
         # Write to another file and rename it, so that a program that waits for the file never reads half of it.

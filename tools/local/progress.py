@@ -21,6 +21,9 @@ class Progress:
     def elapsed_seconds(self) -> float:
         return time.monotonic() - self._began
 
+    def say(self, text: str) -> None:
+        self._stream.write(f"  {text}\n")
+
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
         """Show the block as a step, with its time and whether it failed."""

@@ -7,13 +7,12 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import urllib3
 
-from infra.settings_and_defaults import LOCAL_API_ID
 from message_buffer.json_object import Json
-from tools.local.outputs import FUNCTION_URL_PATH, Outputs
+from tools.local.outputs import Outputs
 
 # Long enough for the start of a process of ingest, which the emulator needs if no process is free.
 MAX_WEBHOOK_ANSWER_SECONDS = 30.0
@@ -81,8 +80,7 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                domain = _domain_in_events(self._outputs)
-                proof = _sign_form(secret, f"https://{domain}/webhook/twilio", raw)
+                proof = _sign_form(secret, self._outputs.WebhookUrls[platform], raw)
             case "generic":
                 now = str(int(time.time()))
                 proof = _sign_bytes(secret, f"{now}.".encode() + raw)
@@ -90,14 +88,6 @@ class Webhooks:
             case _:
                 proof = _sign_bytes(secret, raw)
         return {SIGNATURE_HEADER[platform]: proof}
-
-
-def _domain_in_events(outputs: Outputs) -> str:
-    """Return the API's domain in the emulator's events. It does not depend on the address that the caller used."""
-    address = urlsplit(outputs.ApiEndpoint)
-    if address.path.startswith(FUNCTION_URL_PATH):
-        return f"{address.path.removeprefix(FUNCTION_URL_PATH)}.lambda-url.{outputs.Region}.on.aws"
-    return f"{LOCAL_API_ID}.execute-api.{address.hostname}"
 
 
 def _encoded(platform: str, body: object) -> tuple[bytes, str]:
@@ -115,7 +105,7 @@ def _sign_bytes(secret: str, signed: bytes) -> str:
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """Return Twilio's signature of a form. `url` is the URL that ingest sees, without the emulator's path."""
+    """Return Twilio's signature of a form that it posts to this URL."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()

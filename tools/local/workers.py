@@ -1,6 +1,9 @@
-"""Finds and kills the processes in which the emulator runs a function."""
+"""Starts, finds and kills the processes in which the emulator runs a function."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import psutil
 
@@ -9,6 +12,24 @@ from tools.local.processes import MARK
 
 # After SIGKILL a process ends within this time.
 MAX_KILL_SECONDS = 5.0
+
+
+def warm_up(outputs: Outputs, *, slots: int, shards: int) -> None:
+    """Start the functions' processes, by events that change nothing: a conversation processor for each slot."""
+    # No function has this operation, so it is refused, and not logged.
+    events: list[tuple[str, Any]] = [(role, {"operation": "warm-up"}) for role in ("admin", "gate", "responder")]
+    events += [("processor", {"shard": shard}) for shard in range(shards)]
+    events += [("conversation_processor", {"warm": True})] * slots
+    events += [("dynamodb_processor", {"sweep": True})]
+
+    def invoke(role: str, event: Any) -> None:
+        if name := outputs.Functions.get(role):
+            # Do not wait for a processor, which runs until it has been idle for a while.
+            kind = "Event" if role == "processor" else "RequestResponse"
+            outputs.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event), InvocationType=kind)
+
+    with ThreadPoolExecutor(len(events)) as pool:
+        list(pool.map(invoke, *zip(*events, strict=True)))
 
 
 def workers(outputs: Outputs, role: str) -> list[psutil.Process]:

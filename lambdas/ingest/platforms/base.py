@@ -208,7 +208,7 @@ class Intake:
     traceparent: str | None = None
     """The webhook's trace, as W3C's header names it."""
     left_out_value: str | None = None
-    """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
+    """The reason why a door left out a value, with the name of its field. Only the first such reason is kept."""
 
     def add(self, found: Update | HumanReply) -> None:
         """Raise TooManyItems if the webhook has too many."""
@@ -258,6 +258,8 @@ class Platform(Protocol):
     time_header: str = ""
     """The header with the signed time, if the platform sends one."""
     requires_time: bool = False
+    signs_url: bool = False
+    """The signature covers the URL that the platform called."""
     empty_response: tuple[str, str] | None = None
     """The body and the content type of all responses with a status below 500. Set only for a platform that interprets
     the bodies of responses."""

@@ -25,14 +25,14 @@ from message_buffer.rules.doors import Door
 
 class Custom(Platform):
     def __init__(self, door: Door) -> None:
-        self._door = door
+        self._door, self._proof = door, door.mapping.proof
         self.name = f"{PLATFORM}/{door.name}"
-        self.skips_invalid = door.unreadable == "ignore"
-        self.comes_again = door.comes_again
-        self.time_header, self.requires_time = door.proof.time_header, True
+        self.skips_invalid = door.mapping.unreadable == "ignore"
+        self.comes_again = door.mapping.comes_again
+        self.time_header, self.requires_time = self._proof.time_header, True
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        proof = self._door.proof
+        proof = self._proof
         given = webhook.headers.get(proof.header)
         if given is None:
             return None
@@ -42,16 +42,15 @@ class Custom(Platform):
             # A sender may write `Basic` in upper or lower case.
             scheme, _, password = given.partition(" ")
             given = f"{scheme.capitalize()} {password.strip()}"
-        signed = webhook.body
-        if self.time_header:
-            signed = webhook.headers.get(self.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         return credentials.signer(
-            lambda secret: is_same(given, self._expected(secret, signed)), among=credentials.candidates(())
+            lambda secret: is_same(given, self.expected(webhook, secret)), among=credentials.candidates(())
         )
 
-    def _expected(self, secret: str, signed: bytes) -> str:
+    def expected(self, webhook: Webhook, secret: str) -> str:
         """Return the header that a sender with this secret would send."""
-        proof = self._door.proof
+        proof, signed = self._proof, webhook.body
+        if self.time_header:
+            signed = webhook.headers.get(self.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         if proof.type == "basic":
             return f"Basic {b64encode(secret.encode()).decode()}"
         if proof.type == "token":
@@ -73,7 +72,7 @@ class Custom(Platform):
 
 
 def _update(item: DoorItem, intake: Intake) -> Update | str:
-    found, left_out = item.read()
-    if left_out and intake.left_out_value is None:
-        intake.left_out_value = left_out[0]
+    found = item.read()
+    if item.left_out and intake.left_out_value is None:
+        intake.left_out_value = item.left_out[0]
     return Incoming(found.conversation, found.message, found.group) if isinstance(found, Sent) else found

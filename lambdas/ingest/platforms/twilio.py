@@ -59,6 +59,7 @@ class Twilio(Platform):
     # A form encodes a character in at most 12 bytes, so this is enough for 5,000 characters. An SMS has at most 1,600.
     max_body_bytes = 64 * 1024
     comes_again = False
+    signs_url = True
     # Twilio would send a text to the author, and log JSON as an error.
     empty_response = NO_REPLY
 

@@ -1,7 +1,8 @@
 // One conversation: its state, what an operator may do, the waiting messages, and the time line.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, batchInWords, becauseOf, messagesOf } from "./format.js";
+import { EventLine, WhyLate } from "./events.js";
+import { Countdown, Moment, becauseOf, messagesOf } from "./format.js";
 import { ask, reader, say } from "./store.js";
 
 const AGAIN_EVERY_MS = 3000;
@@ -16,10 +17,13 @@ const HOLDS = [[15 * 60_000, "15 minutes"], [3_600_000, "an hour"], [8 * 3_600_0
 export function ConversationDialog({ conversation, store, close }) {
   const dialog = useRef(null);
   const [shown, setShown] = useState(null);
-  const [read] = useState(() => reader(() => ({ conversation, messages: true }), setShown));
+  const [read] = useState(() => reader(() => ({ conversation, messages: true }), (found) =>
+    setShown((before) => (found.problem ? { ...before, problem: found.problem } : found))));
   const newest = store.events.find((event) => event.conversation === conversation)?.at;
   useEffect(() => {
-    dialog.current.showModal();
+    const opened = dialog.current;
+    opened.showModal();
+    return () => opened.close();
   }, []);
   useEffect(() => {
     read();
@@ -28,8 +32,11 @@ export function ConversationDialog({ conversation, store, close }) {
   }, [newest]);
   return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
     <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
-    ${!shown || shown.problem ? html`<p class="empty">${shown?.problem ?? "Looking …"}</p>` : html`
+    ${shown?.problem && html`<p class="problem" role="alert">${shown.problem}</p>`}
+    ${!shown && html`<p class="empty">Looking …</p>`}
+    ${shown?.waiting && html`
       <p class="why">${shown.waiting.why?.text ?? "Nothing waits."}</p>
+      <${WhyLate} wish=${{ conversation }}>Is it late, and why?<//>
       <${Facts} shown=${shown} />
       ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}
       ${store.hello.allowChanges && html`<${Actions} conversation=${conversation} shown=${shown} read=${read} />`}
@@ -65,7 +72,7 @@ function isPointless(name, shown) {
 }
 
 function Facts({ shown }) {
-  const both = (at) => html`<${Countdown} at=${at} /> (<${Moment} at=${at} />)`;
+  const both = (at) => html`<${Countdown} at=${at} stale="at" /> (<${Moment} at=${at} />)`;
   const facts = [
     ["State", shown.heldUntil && shown.state === "pending" ? "on hold" : shown.state],
     ["Messages", shown.count],
@@ -91,13 +98,11 @@ function Messages({ shown, words }) {
 
 function TimeLine({ entries }) {
   if (!entries.length) return html`<p class="empty">The console has seen nothing of this conversation since it was started.</p>`;
-  return html`<ol class="line">${entries.map((entry, place) => html`<li key=${place} class=${entry.kind === "poll" ? "poll" : ""}>
-    <${Moment} at=${entry.at} /> ${inWords(entry)}</li>`)}</ol>`;
+  return html`<ol class="line">${entries.map((entry) => html`<li key=${`${entry.at}${entry.kind}${entry.lane}`} class=${entry.kind === "poll" ? "poll" : ""}>
+    ${entry.detail ? html`<${EventLine} event=${entry} />` : html`<${Moment} at=${entry.at} /> ${inWords(entry)}`}</li>`)}</ol>`;
 }
 
 function inWords(entry) {
-  if (entry.kind === "messages.batch.ready") return `batch.ready, ${batchInWords(entry)}. ${entry.why?.text ?? ""}`;
-  if (entry.detail) return [entry.kind.replace("messages.", ""), entry.detail.reason ?? entry.detail.change].filter(Boolean).join(", ");
   if (entry.kind !== "poll") return entry.status && entry.status !== 200 ? `${entry.kind}, answered ${entry.status}` : entry.kind;
   if (entry.state === "idle") return "nothing waits";
   return `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${becauseOf(entry)}`;

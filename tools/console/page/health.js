@@ -1,9 +1,13 @@
-// Processors, the batches of the last minutes, dead letters, and refused messages.
+// What is wrong with the stage, processors, the batches of the last minutes, and dead letters.
 
-import { html } from "./vendor/htm-preact.js";
-import { duration, messagesOf, until } from "./format.js";
+import { html, useEffect } from "./vendor/htm-preact.js";
+import { EventLine, isBatch } from "./events.js";
+import { Conversation, Moment, Table, Totals, duration, inCode, until } from "./format.js";
+import { ask, changed, state } from "./store.js";
 
 const MINUTES = 15;
+const BATCHES_SHOWN = 10;
+const EXAMINE_EVERY_MS = 60_000;
 const HEARTBEAT_MS = 6_000;
 const SIZES = [[1, "1"], [3, "2–3"], [5, "4–5"], [10, "6–10"], [Infinity, "more than 10"]];
 const WAITS = [[1000, "up to 1 s"], [3000, "up to 3 s"], [10_000, "up to 10 s"], [30_000, "up to 30 s"], [Infinity, "longer"]];
@@ -11,34 +15,49 @@ const LATENESS = [[100, "up to 0.1 s"], [1000, "up to 1 s"], [10_000, "up to 10 
 
 export function Health({ store }) {
   return html`
-    <${Processors} status=${store.stage?.status} />
+    <${Doctor} report=${store.doctor} />
+    <${Processors} status=${store.stage?.status} now=${store.stage?.readAt} />
     <${Batches} events=${store.events} />
-    <${Letters} letters=${store.stage?.letters} />
-    <${Refusals} refused=${Object.entries(store.refused)} />`;
+    <${Letters} letters=${store.stage?.letters} />`;
 }
 
-function Processors({ status }) {
+// What `bufferctl doctor` finds. The server asks the stage at most once a minute.
+function Doctor({ report }) {
+  useEffect(() => {
+    const examine = async () => {
+      state.doctor = { ...state.doctor, problem: null, ...(await ask("doctor", {})) };
+      changed();
+    };
+    examine();
+    const again = setInterval(examine, EXAMINE_EVERY_MS);
+    return () => clearInterval(again);
+  }, []);
+  const unread = Object.entries(report?.unread ?? {}).map(([name, reason]) => `${name} (${reason})`);
+  return html`<section class="doctor"><h2>Findings</h2>
+    ${!report && html`<p class="empty">Looking …</p>`}
+    ${report?.problem && html`<p class="problem">${report.problem}</p>`}
+    ${report?.findings?.map(({ severity, what, do: remedy }) => html`<p key=${what} class="finding"><b class=${severity}>${severity}</b> ${inCode(what)}<small>${inCode(remedy)}</small></p>`)}
+    ${report?.at && html`${!report.findings.length && html`<p>Nothing is wrong with what could be read.</p>`}
+      <p class="empty">Read at <${Moment} at=${report.at} />, at most once a minute.${unread.length > 0 && ` Not read: ${unread.join("; ")}.`}</p>`}</section>`;
+}
+
+function Processors({ status, now }) {
   if (!status) return html`<section><h2>Processors</h2><p class="empty">Looking …</p></section>`;
   return html`<section><h2>Processors</h2>
     <${Table} name="Processors" heads=${["Shard", "Processor", "Scheduled", "In flight", "Next due", "Overdue"]} rows=${(status.shards ?? []).map((each) =>
-      [each.shard, processor(each), each.pending, each.inflight, until(each.nextDueAt), duration(each.overdueMs)])} />
-    ${status.windows && html`<p>DynamoDB lane: ${status.windows.open} open, next due ${until(status.windows.nextDueAt)}, overdue
+      ({ cells: [each.shard, processor(each, now), each.pending, each.inflight, until(each.nextDueAt, now), duration(each.overdueMs)] }))} />
+    ${status.windows && html`<p>DynamoDB lane: ${status.windows.open} open, next due ${until(status.windows.nextDueAt, now)}, overdue
       ${" "}${duration(status.windows.overdueMs)}.</p>`}</section>`;
 }
 
-const processor = (shard) =>
-  shard.heartbeatAt && Date.now() - shard.heartbeatAt < HEARTBEAT_MS
-    ? `runs, heartbeat ${until(shard.heartbeatAt)}`
+const processor = (shard, now) =>
+  shard.heartbeatAt && now - shard.heartbeatAt < HEARTBEAT_MS
+    ? `runs, heartbeat ${until(shard.heartbeatAt, now)}`
     : shard.pending ? "none runs now; one will start before the next batch is due" : "none is needed: nothing waits";
 
-function Table({ name, heads, rows }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${name}><table>
-    <thead><tr>${heads.map((head) => html`<th key=${head} scope="col">${head}</th>`)}</tr></thead>
-    <tbody>${rows.map((row, place) => html`<tr key=${place}>${row.map((cell, column) => html`<td key=${column}>${cell}</td>`)}</tr>`)}</tbody></table></div>`;
-}
-
 function Batches({ events }) {
-  const recent = events.filter((each) => each.kind === "messages.batch.ready" && each.at > Date.now() - MINUTES * 60_000);
+  const all = events.filter(isBatch);
+  const recent = all.filter((each) => each.at > Date.now() - MINUTES * 60_000);
   const waits = sorted(recent.map((each) => each.detail.metadata?.waitMs ?? 0));
   const sizes = sorted(recent.map((each) => each.detail.messageCount ?? 0));
   const late = sorted(recent.map((each) => each.lateMs ?? 0));
@@ -48,7 +67,8 @@ function Batches({ events }) {
     ["Second attempts", recent.filter((each) => each.detail.attempt > 1).length],
   ];
   return html`<section><h2>Batches of the last ${MINUTES} minutes</h2>
-    <dl class="totals">${totals.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <${Totals} cells=${totals} />
+    <div class="events">${all.slice(0, BATCHES_SHOWN).map((event) => html`<${EventLine} key=${`${event.at}${event.id}`} event=${event} conversation=${event.conversation} />`)}</div>
     ${recent.length ? html`<div class="charts">
       <${Bars} title="Reasons" counts=${byCount(recent.map((each) => each.why?.label ?? each.detail.flushReason))} />
       <${Bars} title="Lateness" counts=${byClass(late, LATENESS)} />
@@ -81,12 +101,6 @@ function Letters({ letters }) {
   }
   return html`<section><h2>Dead letters</h2>
     <${Table} name="Dead letters" heads=${["Batch", "Conversation", "Reason"]} rows=${letters.letters.map((each) =>
-      [html`<code>${each.batchId ?? "unreadable"}</code>`, each.conversationId ?? "–", each.reason ?? "–"])} />
+      ({ cells: [html`<code>${each.batchId ?? "unreadable"}</code>`, each.conversationId ? html`<${Conversation} id=${each.conversationId} />` : "–", each.reason ?? "–"] }))} />
     <p><code>bufferctl dead redrive</code> sends a batch again.</p></section>`;
-}
-
-// How the stage answered this page's own webhooks.
-function Refusals({ refused }) {
-  return refused.length > 0 && html`<section><h2>Refused messages</h2>
-    <p>${refused.map(([code, n]) => `${messagesOf(n)} ${code === "429" ? "refused by a quota" : "refused"} (${code})`).join(", ")}.</p></section>`;
 }

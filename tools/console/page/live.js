@@ -1,64 +1,62 @@
-// The next open conversations by due time, and the newest events.
+// The next open conversations by due time, those that the reader searches, and the newest events.
 
-import { html, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, becauseOf, messagesOf, partsOf } from "./format.js";
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { EventLine } from "./events.js";
+import { Conversation, Countdown, Table, Totals, becauseOf, partsOf } from "./format.js";
+import { addressOf, ask, changed } from "./store.js";
 
 const EVENTS_SHOWN = 50;
+const SEARCH_AFTER_MS = 300;
 
-export function Live({ store, choose }) {
-  const [asked, setAsked] = useState("");
-  const stage = store.stage;
-  const rows = (stage?.conversations ?? []).filter((row) => row.conversation.includes(asked));
-  const open = (event) => {
-    event.preventDefault();
-    if (asked.trim()) choose(asked.trim());
-  };
-  return html`
-    <${Totals} stage=${stage} />
-    <form class="filters" role="search" onSubmit=${open}>
-      <label>Conversation <input size="40" placeholder="tenant/platform/account/user" value=${asked}
-        onInput=${(event) => setAsked(event.target.value)} /></label>
-      <button type="submit" disabled=${!asked.trim()}>Open the one with this id</button>
-      <span class="count">${rows.length} of ${stage?.open ?? 0}${stage?.more ? " or more" : ""} shown, the earliest due first</span>
-    </form>
-    <div class="scroll" tabindex="0" role="region" aria-label="Open conversations">
-      <table>
-        <thead><tr><th scope="col">Due</th><th scope="col">Conversation</th><th scope="col">State</th><th scope="col" class="n">Messages</th>
-          <th scope="col">Because of</th><th scope="col">Lane</th></tr></thead>
-        <tbody>${rows.map((row) => html`<${Row} key=${`${row.lane}/${row.conversation}`} row=${row} choose=${choose} />`)}</tbody>
-      </table>
-      ${!rows.length && html`<p class="empty">${stage?.status ? "Nothing waits." : "Looking …"}</p>`}
-    </div>
-    <${Events} store=${store} choose=${choose} />`;
-}
-
-function Row({ row, choose }) {
-  const { tenant, platform, account, user } = partsOf(row.conversation);
-  return html`<tr>
-    <td><${Countdown} at=${row.dueAt} /></td>
-    <td><button class="plain name" onClick=${() => choose(row.conversation)}>${user}<small>${tenant} · ${platform} · ${account}</small></button></td>
-    <td>${row.reason === "hold" && row.state === "pending" ? "on hold" : row.state}</td>
-    <td class="n">${row.count}${row.frozen ? ` + ${row.frozen} taken` : ""}</td>
-    <td>${becauseOf(row)}</td><td>${row.lane}</td></tr>`;
-}
-
-function Totals({ stage }) {
+export function Live({ store }) {
+  const { stage } = store;
   const status = stage?.status;
-  const cells = [
-    ["Open", status ? `${stage.open}${stage.more ? "+" : ""}` : "–"],
-    ["Scheduled", status?.pending ?? "–"],
-    ["In flight", status?.inflight ?? "–"],
-    ["Open in DynamoDB", status?.windows?.open ?? "–"],
-    ["Dead letters", stage?.letters?.inQueue ?? "–"],
-  ];
-  return html`<dl class="totals">${cells.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  const asked = store.searched.trim();
+  const [found, setFound] = useState(null);
+  useEffect(() => {
+    setFound(null);
+    let isWanted = asked;
+    setTimeout(async () => {
+      const answer = isWanted && await ask("search", { text: asked });
+      if (isWanted) setFound(answer);
+    }, SEARCH_AFTER_MS);
+    return () => {
+      isWanted = false;
+    };
+  }, [asked]);
+  const open = stage?.conversations ?? [];
+  // An open one is shown as it is now.
+  const rows = asked ? (found?.conversations ?? []).flatMap((each) => {
+    const now = open.filter(({ conversation }) => conversation === each.conversation);
+    return now.length ? now : [each];
+  }) : open;
+  const go = (event) => {
+    event.preventDefault();
+    const id = store.searched.trim();
+    if (id.split("/").length === 4) location.hash = addressOf(id);
+  };
+  const search = (event) => changed((store.searched = event.target.value));
+  return html`
+    <${Totals} cells=${[["Open", status ? `${stage.open}${stage.more ? "+" : ""}` : "–"], ["Scheduled", status?.pending ?? "–"],
+      ["In flight", status?.inflight ?? "–"], ["Open in DynamoDB", status?.windows?.open ?? "–"], ["Dead letters", stage?.letters?.inQueue ?? "–"]]} />
+    <form class="filters" role="search" onSubmit=${go}>
+      <label>Conversation <input type="search" size="40" placeholder="a part of its id, or tenant/platform/account/user" value=${store.searched} onInput=${search} /></label>
+      <span class="count" role="status">${!asked ? `${rows.length} of ${stage?.open ?? 0}${stage?.more ? " or more" : ""} shown, the earliest due first`
+        : found ? found.problem ?? `${rows.length}${found.more ? " or more" : ""} found` : "Looking …"}</span>
+    </form>
+    <${Table} name="Conversations" heads=${["Due", "Conversation", "State", "Messages", "Because of", "Lane"]} rows=${rows.map(rowOf)}
+      empty=${asked ? (found ? "No conversation has such an id, among those that wait and those of which the console keeps something." : "Looking …") : status ? "Nothing waits." : "Looking …"} />
+    <section class="events"><h2>Events</h2>
+      ${store.events.slice(0, EVENTS_SHOWN).map((event) => html`<${EventLine} key=${`${event.at}${event.id}`} event=${event} conversation=${event.conversation} />`)}
+      ${!store.events.length && html`<p class="empty">No event has come since the console was started.</p>`}</section>`;
 }
 
-function Events({ store, choose }) {
-  return html`<section class="events"><h2>Events</h2><ol>
-    ${store.events.slice(0, EVENTS_SHOWN).map((event, place) => html`<li key=${`${event.at}${place}`}>
-      <${Moment} at=${event.at} /> <b>${event.kind.replace("messages.", "")}</b>
-      ${" "}<button class="plain" onClick=${() => choose(event.conversation)}>${event.conversation}</button>
-      ${event.detail.messageCount ? ` ${messagesOf(event.detail.messageCount)}` : ""}</li>`)}
-    ${!store.events.length && html`<li class="empty">No event has come since the console was started.</li>`}</ol></section>`;
+function rowOf(row) {
+  const { tenant, platform, account, user } = partsOf(row.conversation);
+  return { key: `${row.lane}/${row.conversation}`, cells: [
+    html`<${Countdown} at=${row.dueAt} />`,
+    html`<${Conversation} id=${row.conversation}>${user || row.conversation}<small>${tenant} · ${platform} · ${account}</small><//>`,
+    row.reason === "hold" && row.state === "pending" ? "on hold" : row.state ?? "not known",
+    `${row.count ?? "–"}${row.frozen ? ` + ${row.frozen} taken` : ""}`, becauseOf(row), row.lane ?? "–",
+  ] };
 }

@@ -85,19 +85,17 @@ const SCENARIOS = [
 
 const isPlaying = (played) => played?.state === "playing";
 
-export function Scenarios({ store, platforms }) {
+export function Scenarios({ store, platforms, isWide }) {
   const { played } = store;
   const offered = SCENARIOS.filter(({ customers }) => customers.every(({ platform }) => platform in platforms));
-  return html`<section class="scenarios" aria-labelledby="play">
-    <h2 id="play">Play a scenario</h2>
+  return html`<details class="menu" open=${isWide}><summary>Play a scenario</summary><div class="scenarios">
     ${offered.map((each) => html`<button key=${each.title} title=${each.about} disabled=${isPlaying(played)} onClick=${() => play(each)}>${each.title}</button>`)}
     ${isPlaying(played) && html`<button class="plain" onClick=${() => stop(played)}>Stop</button>`}
-    ${played && html`<${Played} played=${played} />`}
-  </section>`;
+  </div></details>`;
 }
 
 // The steps of the newest scenario, and what came of them. They stay until the next scenario is played.
-function Played({ played }) {
+export function Played({ played }) {
   const { scenario } = played;
   return html`<div class="played" role="region" aria-label=${`Scenario: ${scenario.title}`}>
     <h3>${scenario.title}</h3>

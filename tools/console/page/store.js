@@ -5,6 +5,8 @@ import { useEffect, useReducer } from "./vendor/htm-preact.js";
 const EVENTS_KEPT = 3000;
 const ITEMS_KEPT = 300;
 const TOAST_MS = 6000;
+const FRESH_MS = 5000;
+const CONVERSATION = "/conversation/";
 
 export const state = {
   connected: false,
@@ -14,7 +16,9 @@ export const state = {
   events: [], // the newest events without messages, newest first
   chats: [], // the customers, each with what they sent and received
   played: null, // the newest scenario: what it has done, and what came of it
-  refused: {}, // HTTP status -> how many of this page's webhooks
+  searched: "", // the text for which the reader searches
+  doctor: null, // the newest report of what is wrong with the stage
+  aheadMs: 0, // how much the console's clock is ahead of the browser's
   toast: null,
 };
 
@@ -38,6 +42,24 @@ export function useStore() {
     return () => readers.delete(draw);
   }, []);
   return state;
+}
+
+// How old the newest answer of the stage is, or null before the first.
+export const ageMs = () => (state.stage?.readAt ? Math.max(Date.now() + state.aheadMs - state.stage.readAt, 0) : null);
+// If this is false, the page does not know what the stage does now, so nothing may count down.
+export const isFresh = () => state.connected && !state.stage?.problem && ageMs() != null && ageMs() < FRESH_MS;
+
+export const addressOf = (conversation) => `#${CONVERSATION}${encodeURIComponent(conversation)}`;
+
+// Return the conversation in the page's address, or null.
+export function addressed() {
+  const asked = location.hash.slice(1);
+  if (!asked.startsWith(CONVERSATION)) return null;
+  try {
+    return decodeURIComponent(asked.slice(CONVERSATION.length));
+  } catch {
+    return asked.slice(CONVERSATION.length); // a % that a person typed
+  }
 }
 
 export function say(text) {
@@ -97,27 +119,23 @@ export function connect() {
     changed();
   };
   on("hello", (hello) => {
-    state.hello = hello;
-    state.busProblem = hello.busProblem;
-    state.events = hello.events.reverse();
+    const events = [...hello.events].reverse();
+    Object.assign(state, { hello, events, busProblem: hello.busProblem, aheadMs: hello.now - Date.now() });
+    // These came while the page was loaded again, or was not connected.
+    hello.events.forEach(takeIntoChat);
+    for (const chat of state.chats) if (chat.conversation) chat.refresh();
   });
-  on("state", (stage) => {
-    state.stage = stage;
-  });
-  on("bus", ({ problem }) => {
-    state.busProblem = problem;
-  });
+  on("state", (stage) => Object.assign(state, { stage }));
+  on("bus", ({ problem }) => Object.assign(state, { busProblem: problem }));
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
 }
 
 // -- chats -----------------------------------------------------------------------------------------
 
-let panes = 0;
-
 // Return the chat of a customer. A pane stays when another customer is chosen for it.
-export function newChat(customer, pane = (panes += 1)) {
-  const chat = { pane, customer, conversation: null, items: [], buffer: null, newestBatch: null, last: Promise.resolve() };
+export function newChat(customer, pane = crypto.randomUUID()) {
+  const chat = { pane, customer, conversation: null, items: [], draft: "", edit: null, buffer: null, newestBatch: null, last: Promise.resolve() };
   chat.refresh = reader(() => ({ conversation: chat.conversation }), (found, isOutOfDate) => {
     if (found.problem || isOutOfDate) return;
     chat.buffer = found.waiting;
@@ -127,13 +145,21 @@ export function newChat(customer, pane = (panes += 1)) {
 }
 
 // Send a webhook as the chat's customer, after the answer to the one before it, which it might overtake otherwise.
-// Return what went wrong, or an empty text.
+// Return what went wrong, or an empty text. Until it is answered, it is in the chat as unsent, so that no text is lost.
+// The page makes the message's id: if the answer is lost and the reader sends it again, the stage drops the repeat.
 export function act(chat, kind, fields = {}) {
+  const wish = { kind, text: "", messageId: `wamid.${crypto.randomUUID()}`, ...fields };
+  const unsent = { kind: "unsent", at: Date.now(), wish, isNew: !itemOf(chat, wish.messageId), problem: "" };
+  if (kind !== "typing") add(chat, unsent);
+  changed();
   chat.last = chat.last.then(async () => {
-    const sent = await ask("act", { ...chat.customer, kind, ...fields });
-    if (sent.problem) say(sent.problem);
-    else takeSent(chat, { kind, text: fields.text ?? "", ...sent });
-    return sent.problem ?? (sent.status === 200 ? "" : `The stage answered ${sent.status}.`);
+    const sent = await ask("act", { ...chat.customer, ...wish });
+    const problem = sent.problem ?? (sent.status === 200 ? "" : `The stage answered ${sent.status}.`);
+    // A refused message is shown with its status. A refused change of a message is one that was not sent.
+    if (sent.problem || (problem && !unsent.isNew)) unsent.problem = problem;
+    else takeSent(chat, { kind, text: wish.text, ...sent }, unsent);
+    changed();
+    return problem;
   });
   return chat.last;
 }
@@ -141,23 +167,37 @@ export function act(chat, kind, fields = {}) {
 // Send a message a second time, as a platform does if it gets no answer.
 export const again = (chat, item) => act(chat, item.what, { text: item.text, messageId: item.messageId });
 
+// Send again what did not reach the stage, or what it refused.
+export function retry(chat, item) {
+  discard(chat, item);
+  return act(chat, item.wish.kind, item.wish);
+}
+
+export function discard(chat, item) {
+  chat.items = chat.items.filter((each) => each !== item);
+  changed();
+}
+
 // Whether a message of the chat still waits. Stop words, flush words and messages that are gone do not.
 export const isOpen = (item) => item.kind === "sent" && item.status === 200 && !item.batchId && !item.isGone && !item.answer.stopped && !item.answer.flushed;
 
-function takeSent(chat, sent) {
+const itemOf = (chat, messageId) => chat.items.find((each) => each.kind === "sent" && each.messageId === messageId);
+
+function takeSent(chat, sent, unsent) {
   chat.conversation = sent.conversation;
-  if (sent.status !== 200) state.refused[sent.status] = (state.refused[sent.status] ?? 0) + 1;
-  const item = chat.items.find((each) => each.kind === "sent" && each.messageId === sent.messageId);
+  const item = itemOf(chat, sent.messageId);
   const later = sent.answer.amended ? " after its batch had been emitted" : "";
   if (sent.kind === "typing") add(chat, { kind: "note", at: sent.at, text: "is typing" });
-  else if (!item) add(chat, { ...sent, kind: "sent", what: sent.kind });
-  else if (sent.status === 200 && sent.kind === "delete") Object.assign(item, { mark: `deleted${later}`, isGone: true });
-  else if (sent.status === 200 && sent.kind !== item.what) Object.assign(item, { text: sent.text, mark: `edited${later}` });
-  else add(chat, { kind: "note", at: sent.at, text: "delivered again" });
+  else if (unsent.isNew) Object.assign(unsent, { ...sent, kind: "sent", what: sent.kind });
+  else {
+    discard(chat, unsent);
+    if (sent.kind === "delete") Object.assign(item, { mark: `deleted${later}`, isGone: true });
+    else if (sent.kind !== item.what) Object.assign(item, { text: sent.text, mark: `edited${later}` });
+    else add(chat, { kind: "note", at: sent.at, text: "delivered again" });
+  }
   // The event of a batch may come before the answer to the webhook.
   if (chat.newestBatch) takeMessages(chat, chat.newestBatch);
   if (sent.dueAt) chat.buffer = { ...chat.buffer, count: sent.count, dueAt: sent.dueAt, why: null };
-  changed();
   chat.refresh();
 }
 
@@ -179,24 +219,31 @@ const IN_WORDS = {
 
 function takeEvent(event) {
   // Batches may be large. The list needs no messages, and a page that is open for days must not grow.
-  state.events.unshift({ ...event, detail: { ...event.detail, messages: null, message: null, text: null, parts: null } });
+  state.events.unshift(withoutMessages(event));
   state.events.length = Math.min(state.events.length, EVENTS_KEPT);
+  takeIntoChat(event);
+}
+
+const withoutMessages = (event) => ({ ...event, detail: { ...event.detail, messages: null, message: null, text: null, parts: null } });
+
+function takeIntoChat(event) {
   const chat = state.chats.find((each) => each.conversation && each.conversation === event.conversation);
-  if (!chat) return;
+  const name = `${event.kind} ${event.at}`;
+  if (!chat || event.at < chat.items[0]?.at || chat.items.some((item) => item.event === name)) return;
   if (event.kind === "messages.batch.ready") {
     chat.newestBatch = event.detail;
     takeMessages(chat, event.detail);
     chat.buffer = null;
-    add(chat, { ...event, kind: "batch" });
+    add(chat, { ...withoutMessages(event), kind: "batch", event: name });
   } else if (event.kind === "messages.reply.sent") {
     const text = event.detail.parts?.map((part) => part.text).join("\n") ?? "(hidden)";
-    add(chat, { kind: "reply", at: event.at, text });
+    add(chat, { kind: "reply", at: event.at, text, event: name });
   } else {
     if (event.kind === "messages.buffer.cancelled") {
       chat.buffer = null;
       for (const item of chat.items) if (isOpen(item) && item.at <= event.at) Object.assign(item, { mark: "dropped", isGone: true });
     }
-    add(chat, { kind: "note", at: event.at, text: IN_WORDS[event.kind] ?? event.kind });
+    add(chat, { kind: "note", at: event.at, text: IN_WORDS[event.kind] ?? event.kind, event: name });
   }
   chat.refresh();
 }

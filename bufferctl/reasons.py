@@ -15,53 +15,26 @@ class Words(NamedTuple):
 
 WORDS: Mapping[str, Words] = {
     "silenceMs": Words("silence", "The batch {is_emitted} after {wait} of silence."),
-    "typingInferenceMs": Words(
-        "a short gap", "The gap before the last message was short, so the batch {is_emitted} after {wait} of silence."
-    ),
-    "mediaSilenceMs": Words(
-        "a file without words",
-        "A caption may follow the last message's file, so the batch {is_emitted} {wait} after it.",
-    ),
-    "transcriptWaitMs": Words(
-        "a pending transcript", "A transcript was pending, so the batch {is_emitted} {wait} after the last message."
-    ),
+    "typingInferenceMs": Words("a short gap", "The gap was short, so the batch {is_emitted} after {wait} of silence."),
+    "mediaSilenceMs": Words("a file without words", "A caption may follow. The batch {is_emitted} after {wait}."),
+    "transcriptWaitMs": Words("a pending transcript", "A transcript was pending. The batch {is_emitted} after {wait}."),
     "vipSilenceMs": Words("a VIP", "The author is a VIP. The batch {is_emitted} {wait} after the last message."),
     "pressedSilenceMs": Words("a button", "The author pressed a button. The batch {is_emitted} {wait} after that."),
-    "adaptive": Words(
-        "the author's rhythm", "By the author's own rhythm, the batch {is_emitted} after {wait} of silence."
-    ),
-    "adaptiveFloorMs": Words(
-        "a quick author", "The batch {is_emitted} after {wait} of silence, the shortest wait by the author's rhythm."
-    ),
-    "adaptiveCeilingMs": Words(
-        "a slow author", "The batch {is_emitted} after {wait} of silence, the longest wait by the author's rhythm."
-    ),
-    "typing": Words(
-        "a typing event",
-        "The platform reported that the author was typing. The batch {is_emitted} {wait} after the last message.",
-    ),
-    "maxWaitMs": Words(
-        "the longest wait", "The batch {is_emitted} when its first message has waited as long as the rules allow."
-    ),
-    "minMessages": Words(
-        "too few messages",
-        "Too few messages arrived, so the batch {is_emitted} when the longest wait of the first is over.",
-    ),
-    "windowMs": Words(
-        "the fixed window", "A fixed window began with the first message. The batch {is_emitted} when it ends."
-    ),
+    "adaptive": Words("the author's rhythm", "By the author's rhythm, the batch {is_emitted} after {wait} of silence."),
+    "adaptiveFloorMs": Words("a quick author", "The author is quick. The batch {is_emitted} after {wait} of silence."),
+    "adaptiveCeilingMs": Words("a slow author", "The author is slow. The batch {is_emitted} after {wait} of silence."),
+    "typing": Words("a typing event", "The author was typing. The batch {is_emitted} {wait} after the last message."),
+    "maxWaitMs": Words("the longest wait", "The batch {is_emitted} when its first message has waited that long."),
+    "minMessages": Words("too few messages", "Few messages came, so the batch {is_emitted} after the longest wait."),
+    "windowMs": Words("the fixed window", "The first message began a window. The batch {is_emitted} at its end."),
     "maxMessages": Words("many messages", "The rules let no more messages wait, so the batch {is_emitted} at once."),
     "maxBytes": Words("large messages", "The messages are as large as a batch may be, so it {is_emitted} at once."),
     "flushWords": Words("a flush word", "The author wrote a flush word, so the batch {is_emitted} at once."),
     "flush": Words("an operator's flush", "An operator flushed the buffer, so the batch {is_emitted} at once."),
     "resume": Words("the end of a hold", "An operator ended the hold, so the batch {is_emitted} at once."),
-    "hold": Words(
-        "a hold",
-        "An operator, or a human agent who answered, put the conversation on hold. The batch {is_emitted} at the"
-        " end of the hold.",
-    ),
+    "hold": Words("a hold", "People put the conversation on hold. The batch {is_emitted} at the end of the hold."),
     "split": Words("a full batch", "The batch before was full, so the rest {is_emitted} at once."),
-}
+}  # fmt: skip
 
 
 def why(rule: str, wait_ms: int, *, was_emitted: bool = False) -> Json:
@@ -90,13 +63,11 @@ def why_left(detail: Json) -> Json | None:
     return why(rule, metadata.get("appliedWaitMs") or 0, was_emitted=True) if rule else None
 
 
-def late_ms(detail: Json, *, arrived_at_ms: int) -> int | None:
-    """Return how long after its due time a batch came, or None if its event lacks the times."""
+def due_at_ms(detail: Json) -> int | None:
+    """Return when a batch was due, or None if its event lacks the times."""
     metadata = detail.get("metadata") or {}
     first_at_ms, wait_ms = metadata.get("firstMessageAt"), metadata.get("waitMs")
-    if not isinstance(first_at_ms, int) or not isinstance(wait_ms, int):
-        return None
-    return max(arrived_at_ms - first_at_ms - wait_ms, 0)
+    return first_at_ms + wait_ms if isinstance(first_at_ms, int) and isinstance(wait_ms, int) else None
 
 
 def waiting_part(shown: Json) -> Json:

@@ -2,9 +2,9 @@
 
 from typing import get_args
 
+from bufferctl.reasons import WORDS, waiting_part, why, why_due
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS
 from message_buffer.rules.timing import RuleName
-from tools.console.why import WORDS, waiting_part, why, why_due
 
 NOT_RULES = {"maxBytes", "typing", "hold", "resume", "flush", "split"}
 
