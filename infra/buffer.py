@@ -101,6 +101,8 @@ class BufferStack(StageStack):
             if config.tune.counts
             else None
         )
+        # The responder asks the gate right before each reply, unless it delivers every reply.
+        notes_all = config.responder is not None and config.responder.gate != "deliver"
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
@@ -108,7 +110,7 @@ class BufferStack(StageStack):
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
-            tuning=TuningSettings(self.tuning_table.table_name, config.tune.assumed_reply_ms)
+            tuning=TuningSettings(self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms)
             if self.tuning_table
             else None,
         )

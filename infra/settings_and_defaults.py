@@ -199,8 +199,9 @@ class TuneConfig(Settings):
     replies: bool = False
     """Also read WhatsApp's reports that a reply was sent, and the copies of apps' replies that Messenger and Instagram
     send, for a call to the lane each. Set it if your consumers do not ask the gate before they reply."""
-    assumed_reply_ms: Annotated[int, Field(ge=100, le=120_000)] = 2_000
-    """How long after an emission a reply is assumed if none was noted. Set it to the time your agent usually takes."""
+    assumed_reply_ms: Annotated[int, Field(ge=100, le=120_000)] | None = 2_000
+    """How long after an emission a reply is assumed in a conversation in which none was ever noted. Set it to the time
+    your agent usually takes, or to `null` if your consumers ask the gate before each reply."""
     weekly: WeeklyTuneConfig | None = None
     """Once a week move the `silenceMs` of each tenant, platform and agent with 300 turns in four weeks towards this
     goal, by at most a factor of 1.5. Set it, such as to `{}`, if you trust `bufferctl tune` to decide without you."""
