@@ -1,7 +1,7 @@
 """Replays a recorded history by the formula of the due time, and counts its gaps as an emitter would.
 
-A line of a history is `{"conversation": "c1", "at": 1700000000000, "from": "customer" | "us"}`, with more fields or
-without. `at` is in milliseconds, or a time in ISO 8601.
+A line of a history is `{"conversation": "c1", "at": 1700000000000, "from": "customer" | "us"}`, with a `text`, on
+which only a learned wait depends, or without. `at` is in milliseconds, or a time in ISO 8601.
 """
 
 import json
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bufferctl.errors import Failed
-from message_buffer.rules.due_time import Due, Facts, arrival_of, due_after_message, rhythm_after
+from message_buffer.rules.due_time import Due, Facts, arrival_of, due_after_message
 from message_buffer.rules.layers import problems_of_deployed, resolve_rules
-from message_buffer.rules.rules_and_defaults import RuleLayer
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.rules_and_defaults import RuleLayer, Rules
 from message_buffer.tuning.curve import BINS_MS, WITHIN_MS, Counts, field
 
 
 class Line(NamedTuple):
     at_ms: int
     is_customer: bool
+    text: str = ""
 
 
 class Batch(NamedTuple):
@@ -43,25 +43,25 @@ def read_history(path: Path) -> History:
             given = json.loads(text)
             at, author = given["at"], {"customer": True, "us": False}[given["from"]]
             at_ms = at if isinstance(at, int) else int(datetime.fromisoformat(at).timestamp() * 1_000)
-            found.setdefault(str(given["conversation"]), []).append(Line(at_ms, author))
+            found.setdefault(str(given["conversation"]), []).append(Line(at_ms, author, str(given.get("text", ""))))
         except (ValueError, KeyError, TypeError) as error:
             expected = '{"conversation", "at", "from": "customer" or "us"}'
             raise Failed(f"{path}, line {number}: expected {expected}, but {type(error).__name__}: {error}.") from error
     return {name: sorted(lines, key=lambda line: line.at_ms) for name, lines in found.items()}
 
 
-def read_rules(rules: Any) -> Timing:
-    """Return the timing by these rules on top of the defaults. Raise Failed if they are not valid."""
+def read_rules(rules: Any) -> Rules:
+    """Return these rules on top of the defaults. Raise Failed if they are not valid."""
     if problems := problems_of_deployed(rules):
         raise Failed("\n".join(problems))
-    return resolve_rules([RuleLayer.model_validate({**rules, "name": "rules"})]).rules.timing
+    return resolve_rules([RuleLayer.model_validate({**rules, "name": "rules"})]).rules
 
 
-def replay(lines: Iterable[Line], timing: Timing) -> list[Batch]:
+def replay(lines: Iterable[Line], rules: Rules) -> list[Batch]:
     """Return the batches of one conversation if each were emitted when it is due. Our lines do not change them."""
     batches: list[Batch] = []
     facts: Facts | None = None
-    last_at_ms, rhythm, last = None, None, 0
+    last_at_ms, last = None, 0
 
     def emit_until(now_ms: float) -> None:
         nonlocal facts
@@ -74,24 +74,24 @@ def replay(lines: Iterable[Line], timing: Timing) -> list[Batch]:
             continue
         emit_until(line.at_ms)
         last_at_ms, gap_ms = arrival_of(line.at_ms, last_at_ms)
-        rhythm = rhythm_after(rhythm, gap_ms, timing)
         opened_at_ms, count, due = (
             (facts.first_at_ms, facts.message_count, facts.due) if facts else (last_at_ms, 0, None)
         )
-        facts = Facts(opened_at_ms, last_at_ms, count + 1, gap_ms, rhythm, due=due)
+        timing = rules.timing_of(line.text, line.at_ms)
+        facts = Facts(opened_at_ms, last_at_ms, count + 1, gap_ms, due=due)
         facts, last = facts._replace(due=due_after_message(facts, timing, line.at_ms)), number
         emit_until(line.at_ms)
     emit_until(float("inf"))
     return batches
 
 
-def measure(history: History, timing: Timing) -> tuple[Counts, dict[str, float]]:
+def measure(history: History, rules: Rules) -> tuple[Counts, dict[str, float]]:
     """Return the counts of the history and its batches, and what the replay shows exactly."""
     counts: Counter[str] = Counter()
     cut = 0
     for lines in history.values():
         counts.update(_gap(line, after) for line, after in pairwise([*lines, None]) if line and line.is_customer)
-        for batch in replay(lines, timing):
+        for batch in replay(lines, rules):
             last, after = lines[batch.last], next(iter(lines[batch.last + 1 :]), None)
             wait_ms = max(batch.due.due_at_ms - last.at_ms, 0)
             counts.update({"batches": 1, "resolved": 1, "waited_ms": wait_ms, field("e", wait_ms): 1})

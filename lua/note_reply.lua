@@ -1,6 +1,6 @@
 -- note_reply: remember when the first reply after the conversation's last batch was sent.
 --
--- KEYS[1]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[1]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  at_ms                  int   when the reply was sent; a time in the future counts as now
 -- Returns  {"NOTED"} | {"UNKNOWN"}

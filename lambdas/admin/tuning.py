@@ -62,7 +62,7 @@ class Tuning:
         )
         rules = self.rules.explain(conversation)["rules"]
         best = recommend(counts, cut_share=self.weekly["cut_share"])
-        if isinstance(best, str) or rules["wait"]["value"] != "silence" or rules["adaptive"]["value"]:
+        if isinstance(best, str) or rules["wait"]["value"] != "silence":
             return None
         before = rules["silenceMs"]["value"]
         after = min(max(best[0], before / MAX_FACTOR), max(before, 100) * MAX_FACTOR)

@@ -418,6 +418,7 @@ CHANGES: dict[str, Json] = {
     "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
     "rules.delete": {"scope": "tenant:default"},
     "rules.undo": {"scope": "tenant:default"},
+    "tune.weekly": {"scope": "stage"},
 }
 QUESTIONS: dict[str, Json] = {
     "status": {},
@@ -429,6 +430,7 @@ QUESTIONS: dict[str, Json] = {
     "rules.explain": {"conversation": NAME},
     "dead.list": {},
     "dead.show": {"batchId": "b1", "payloads": True},
+    "tune.read": {},
 }
 
 
@@ -450,6 +452,7 @@ def test_each_command_that_changes_something_publishes_once_who_did_it_and_no_wo
         small = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
         subject = fields.get("conversation") or fields.get("scope") or fields["batchId"]
         what = {"version": 1, "operation": operation, "subject": subject}
+        small |= {"moves": []} if operation == "tune.weekly" else {}
         assert event == what | small | {"by": ME, "at": desk.engine.clock.now_ms}
 
 
@@ -1155,7 +1158,7 @@ def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
     assert len(tune(desk)) == 1
 
 
-@pytest.mark.parametrize("rules", [{"wait": "window"}, {"adaptive": True}])
+@pytest.mark.parametrize("rules", [{"wait": "window"}, {"wait": "learned", "learned": MODEL}])
 def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk) -> None:
     count(desk)
     desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)

@@ -16,14 +16,16 @@ from bufferctl.__main__ import main
 from bufferctl.history import Line, measure, read_rules, replay
 from message_buffer.json_object import Json
 from message_buffer.rules.due_time import Due
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.tuning.curve import Counts, curve, going_on
 from tests.support.gaps import counts_of, truly_cut
+from tests.support.learned import MODEL
 from tests.support.model import ConversationModel
 from tests.unit.test_bufferctl import FakeAws
 
 RULES = st.sampled_from([
-    {}, {"silenceMs": 2_500, "typingInferenceMs": 0}, {"adaptive": True}, {"maxMessages": 2}, {"minMessages": 3},
+    {}, {"silenceMs": 2_500, "typingInferenceMs": 0}, {"wait": "learned", "learned": MODEL}, {"maxMessages": 2},
+    {"minMessages": 3},
     {"maxWaitMs": 4_000}, {"wait": "window", "windowMs": 3_000}, {"priority": "vip"}, {"preset": "customers"},
 ])  # fmt: skip
 GAPS = st.lists(st.tuples(st.one_of(st.integers(0, 12_000), st.integers(0, 3_000)), st.booleans()), max_size=25)
@@ -143,7 +145,7 @@ def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(aws
 # -- a recorded history ----------------------------------------------------------------------------------------------
 
 
-def emitted_by_the_model(lines: list[Line], timing: Timing) -> Iterator[tuple[int, Due, int]]:
+def emitted_by_the_model(lines: list[Line], rules: Rules) -> Iterator[tuple[int, Due, int]]:
     """Yield what the model of the lanes emits, if each batch is taken when it is due."""
     model, last = ConversationModel(), 0
 
@@ -157,7 +159,7 @@ def emitted_by_the_model(lines: list[Line], timing: Timing) -> Iterator[tuple[in
     for number, line in enumerate(lines):
         if line.is_customer:
             yield from due_until(line.at_ms)
-            model.buffer(f"m{number}", b"", timing, line.at_ms)
+            model.buffer(f"m{number}", b"", rules.timing_of(line.text, line.at_ms), line.at_ms)
             last = number
             yield from due_until(line.at_ms)
     yield from due_until(float("inf"))
@@ -168,12 +170,12 @@ def test_a_replay_emits_what_the_model_of_the_lanes_emits(gaps: list[tuple[int, 
     at_ms, lines = 1_700_000_000_000, []
     for gap_ms, is_customer in gaps:
         at_ms += gap_ms
-        lines.append(Line(at_ms, is_customer))
-    timing = read_rules(rules)
-    batches = replay(lines, timing)
-    assert [tuple(each) for each in batches] == [*emitted_by_the_model(lines, timing)]
+        lines.append(Line(at_ms, is_customer, "well?" if gap_ms % 2 else "well"))
+    of_history = read_rules(rules)
+    batches = replay(lines, of_history)
+    assert [tuple(each) for each in batches] == [*emitted_by_the_model(lines, of_history)]
     assert sum(each.messages for each in batches) == sum(line.is_customer for line in lines)
-    counts, _ = measure({"c": lines}, timing)
+    counts, _ = measure({"c": lines}, of_history)
     gaps_counted = sum(number for name, number in counts.items() if name[0] in "gc")
     assert gaps_counted == sum(line.is_customer for line in lines)
 
