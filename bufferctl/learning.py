@@ -30,6 +30,7 @@ from message_buffer.rules.learned import (
     hazards,
     waits_of,
 )
+from message_buffer.tuning.turn_counts import OUTCOMES, WHOLE
 
 ROUNDS, MAX_STEPS = 3, 30
 # Pulls the numbers of rare features towards 0, as this many observations would.
@@ -62,6 +63,18 @@ Counts = Mapping[Cell, Count]
 
 def nothing() -> Count:
     return Count([0.0] * SPANS, [0.0] * SPANS, [0.0])
+
+
+def cells_of(counters: Mapping[str, int]) -> dict[Cell, Count]:
+    """Return the counts of a stage from their counters, whose form `message_buffer/tuning/turn_counts.py` describes."""
+    counts: dict[Cell, Count] = defaultdict(nothing)
+    for name, number in counters.items():
+        count, at = counts[int(name[0], 16), Seen(*map(int, name[1:4]))], OUTCOMES.index(name[4])
+        kinds = [*((count.went_on, b) for b in range(SPANS)), (count.finished, 0)]
+        of_kind, b = [*kinds, *((count.unwatched, b) for b in range(SPANS))][at]
+        # What a week counted until an outcome showed, the next week may have taken back.
+        of_kind[b] = max(number, 0) / WHOLE
+    return counts
 
 
 def counts_of(runs: Iterable[Run], waits_of_message: WaitsOf | None = None) -> dict[Cell, Count]:

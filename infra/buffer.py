@@ -110,7 +110,9 @@ class BufferStack(StageStack):
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
-            tuning=TuningSettings(self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms)
+            tuning=TuningSettings(
+                self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms, config.tune.learn
+            )
             if self.tuning_table
             else None,
         )

@@ -97,6 +97,8 @@ class TuningSettings(NamedTuple):
 
     table: str
     assumed_reply_ms: int | None = None
+    learns: bool = False
+    """True to count for the learned wait."""
 
 
 class EmissionSettings(NamedTuple):

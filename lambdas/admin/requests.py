@@ -97,6 +97,8 @@ class ExplainRules(OfConversation):
 
 class ReadTuning(Request):
     weeks: Annotated[int, Field(ge=1, le=26)] = 4
+    cells: bool = False
+    """True to return also the counts for the learned wait."""
 
 
 class ListDeadLetters(Request):

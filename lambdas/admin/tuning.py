@@ -15,7 +15,7 @@ from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import unescape_part
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.curve import Counts, recommend
-from message_buffer.tuning.tuning_table import STAGE, TuningTable
+from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
 
 # A response has the scopes with the most turns, and has room for this many.
 MAX_SCOPES = 2_000
@@ -38,8 +38,9 @@ class Tuning:
         if not self.table:
             raise InvalidInput("this stage does not count: set tune.counts in cdk.json")
         sums = self.table.sums(since_ms=self.clock() - (request.weeks - 1) * 7 * DAY_MS)
-        scopes = sorted(sums.keys() - {STAGE}, key=lambda scope: -sums[scope]["batches"])
-        return {"scopes": {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}}
+        scopes = sorted(sums.keys() - {STAGE, CELLS}, key=lambda scope: -sums[scope]["batches"])
+        found = {"scopes": {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}}
+        return found | ({"cells": sums.get(CELLS, {})} if request.cells else {})
 
     def move(self, request: r.OfScope) -> Json:
         """Move the waits of the scopes with enough turns. Return the moves."""

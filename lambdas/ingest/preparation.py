@@ -124,8 +124,11 @@ def _prepare_one(
             learn = None
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
-            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            queue, waits = queue_of(book.queues, conversation, agent=agent, rule=rules.queue), None
+            if rules.learned and is_typed:
+                waits = rules.learned.name + rules.learned.waits_of(message.text, message.received_at)
+            route = {"agent": agent, "queue": queue, "traceparent": intake.traceparent}
+            payload = _payload_of(message, **route, learned_waits=waits)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -187,8 +190,8 @@ def update_belongs(
 
 
 def _payload_of(message: Message, **route: str | None) -> bytes:
-    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, and
-    its trace."""
+    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
+    trace, and its learned waits."""
     known = {name: value for name, value in route.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
 

@@ -81,17 +81,17 @@ class Emission:
         if self._queues:
             self._queues.connect()
 
-    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
-        """Emit a batch, or dead-letter it.
+    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
+        """Emit a batch, or dead-letter it. Return what the counts of the conversation's next batch need.
 
         Raise SendFailed if the caller must try the batch again later.
         """
         if taken.attempt > self._max_attempts:
             # The last attempt sent no dead letter: its run died, had an unexpected error, or could not reach the queue.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
-            return
+            return ""
         try:
-            self._emit(conversation, taken, time)
+            return self._emit(conversation, taken, time)
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
@@ -101,6 +101,7 @@ class Emission:
             if taken.attempt < self._max_attempts:
                 raise
             self._dead_letter(conversation, taken, time, reason=str(error))
+        return ""
 
     def write_counts(self, time: TimeLeft) -> None:
         """Write what was counted of the emitted batches. Call this only when a batch is completed."""
@@ -121,7 +122,7 @@ class Emission:
         self._emit(conversation, taken, time)
         return taken.batch_id
 
-    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
+    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
         queue = self._queue_of(conversation, taken, content)
         event = partial(batch.event_of, conversation, taken, content, emitted_at_ms=now_ms, queue=queue)
@@ -138,8 +139,9 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
-        if self._gap_counts:
-            self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
+        if not self._gap_counts:
+            return ""
+        return self._gap_counts.add(conversation, taken, content.messages, content.learned_waits, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -190,7 +192,7 @@ class Emission:
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
     of = settings.tuning
-    gap_counts = GapCounts(TuningTable(of.table), telemetry, assumed_reply_ms=of.assumed_reply_ms) if of else None
+    gap_counts = GapCounts(TuningTable(of.table), telemetry, of.assumed_reply_ms, learns=of.learns) if of else None
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, get_args
+from zlib import crc32
 
 from pydantic import (
     AfterValidator,
@@ -302,6 +303,14 @@ class LearnedWait(CheckedModel):
     def model(self) -> Model:
         return Model(self.numbers, self.price)
 
+    @cached_property
+    def name(self) -> str:
+        """Return three digits that hardly any other model has."""
+        return f"{crc32(repr(self.model).encode()) & 0xFFF:03x}"
+
+    def waits_of(self, text: str, at_ms: int) -> str:
+        return packed_waits(self.model, seen(text, at_ms))
+
 
 UNNAMED_APP = "unnamed"
 # Meta's app ids have 15 or 16 digits today.
@@ -402,7 +411,7 @@ class Rules(_RuleFields):
         a fixed window ignore all this."""
         timing = self.timing
         if self.learned and self.has_learned_wait:
-            timing = timing._replace(learned=packed_waits(self.learned.model, seen(text, at_ms)))
+            timing = timing._replace(learned=self.learned.waits_of(text, at_ms))
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)

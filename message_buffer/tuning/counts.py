@@ -18,12 +18,15 @@ from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import is_trial, parse_conversation_id
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
-from message_buffer.tuning.tuning_table import STAGE, TuningTable, scope_of
+from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable, scope_of
+from message_buffer.tuning.turn_counts import count_batch
 
 # A gap is watched for at most this long.
 MAX_GAP_MS = BINS_MS[-1]
 # A write updates at most this many scopes, those that have waited longest. The others wait for the next write.
 MAX_SCOPES_IN_A_WRITE = 20
+# DynamoDB accepts an expression of 4 KiB. Beyond these limits, a batch is not counted for the learned wait.
+MAX_CELLS_IN_A_WRITE, MAX_LEARNED_MESSAGES = 150, 50
 # The batches of further scopes are counted only in those of the stage.
 MAX_SCOPES_IN_AN_INSTANCE = 1_000
 
@@ -32,27 +35,53 @@ class GapCounts:
     """Sums the counts of an instance. Threads may share it."""
 
     def __init__(
-        self, table: TuningTable, telemetry: Telemetry, *, assumed_reply_ms: int | None, clock: Clock = system_clock
+        self,
+        table: TuningTable,
+        telemetry: Telemetry,
+        assumed_reply_ms: int | None,
+        *,
+        learns: bool = False,
+        clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._telemetry = telemetry
         self._assumed_reply_ms = assumed_reply_ms
+        self._learns = learns
         self._clock = clock
         self._sums: dict[str, Counter[str]] = {}
         self._write_from_ms = 0
         self._lock = Lock()
 
-    def add(self, conversation: str, taken: BatchTaken, messages: Sequence[Json], *, agent: str | None) -> None:
-        """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors."""
+    def add(
+        self,
+        conversation: str,
+        taken: BatchTaken,
+        messages: Sequence[Json],
+        learned_waits: Sequence[str] = (),
+        *,
+        agent: str | None,
+    ) -> str:
+        """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors. Return what the
+        counts of the conversation's next batch need."""
         name = parse_conversation_id(conversation)
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
-            return
+            return ""
         arrivals = [message["receivedAt"] for message in messages]
-        counts = counts_of(taken, arrivals, assumed_reply_ms=self._assumed_reply_ms)
+        counts = Counter(counts_of(taken, arrivals, assumed_reply_ms=self._assumed_reply_ms))
         with self._lock:
+            tail, cells = "", self._sums.get(CELLS, Counter())
+            if self._learns and len(messages) <= MAX_LEARNED_MESSAGES and len(cells) < MAX_CELLS_IN_A_WRITE:
+                gap_ms, watched_ms = gap_before(taken, self._assumed_reply_ms)
+                learned, turns, tail = count_batch(
+                    taken, messages, learned_waits, gap_ms=gap_ms, watched_ms=watched_ms,
+                    reply_ms=self._assumed_reply_ms or 0,
+                )  # fmt: skip
+                self._sums.setdefault(CELLS, Counter()).update(learned)
+                counts.update(turns)
             for scope in (STAGE, scope_of(name.tenant, name.platform, agent)):
                 if scope in self._sums or len(self._sums) < MAX_SCOPES_IN_AN_INSTANCE:
                     self._sums.setdefault(scope, Counter()).update(counts)
+        return tail
 
     def write(self, may_go_on: Callable[[], bool]) -> None:
         """Add the counts to the table, unless this instance has done so within the last minute.
@@ -88,18 +117,25 @@ def counts_of(taken: BatchTaken, arrivals: Sequence[int], *, assumed_reply_ms: i
     counts = Counter({"batches": 1, "waited_ms": wait_ms, field("e", wait_ms): 1})
     for earlier_ms, later_ms in pairwise(arrivals):
         counts[_gap(later_ms - earlier_ms)] += 1
-    before_ms = taken.previous_at_ms
-    # The later parts of a split batch begin with the first message of the whole batch.
-    if before_ms is not None and taken.first_at_ms > before_ms:
-        watched_ms = MAX_GAP_MS + 1
-        if taken.replied_at_ms is None and assumed_reply_ms is not None:
-            # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-            watched_ms = wait_ms + assumed_reply_ms
-        elif taken.replied_at_ms is not None and taken.replied_at_ms > before_ms:
-            watched_ms = taken.replied_at_ms - before_ms
-        counts[_gap(taken.first_at_ms - before_ms, watched_ms=watched_ms)] += 1
+    gap_ms, watched_ms = gap_before(taken, assumed_reply_ms)
+    if gap_ms is not None:
+        counts[_gap(gap_ms, watched_ms=watched_ms)] += 1
         counts["resolved"] += 1
     return counts
+
+
+def gap_before(taken: BatchTaken, assumed_reply_ms: int | None) -> tuple[int | None, int]:
+    """Return the gap between the batch before and this one, None if it is not known, and when a reply ended it."""
+    before_ms, watched_ms = taken.previous_at_ms, MAX_GAP_MS + 1
+    # The later parts of a split batch begin with the first message of the whole batch.
+    if before_ms is None or taken.first_at_ms <= before_ms:
+        return None, watched_ms
+    if taken.replied_at_ms is None and assumed_reply_ms is not None:
+        # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
+        watched_ms = max(taken.applied_wait_ms, 0) + assumed_reply_ms
+    elif taken.replied_at_ms is not None and taken.replied_at_ms > before_ms:
+        watched_ms = taken.replied_at_ms - before_ms
+    return taken.first_at_ms - before_ms, watched_ms
 
 
 def _gap(gap_ms: int, *, watched_ms: int = MAX_GAP_MS + 1) -> str:

@@ -14,6 +14,8 @@ from message_buffer.messages.conversation_id import escape_part
 from message_buffer.tuning.curve import Counts
 
 STAGE = "*"
+# The scope of the cells that `turn_counts.py` counts in the whole stage.
+CELLS = "*cells"
 # A week's counts expire this long after they were last written.
 COUNTS_KEPT_MS = 26 * 7 * DAY_MS
 

@@ -98,15 +98,33 @@ def test_a_batch_says_when_the_message_before_it_arrived_until_the_conversation_
     assert [each["previousMessageAt"] for each in times] == [None, times[0]["lastMessageAt"], None]
 
 
+def test_what_the_counts_of_a_batch_leave_comes_with_the_next_batch(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = []
+
+    def counted(_: Emission, __: str, batch: o.BatchTaken, ___: TimeLeft) -> str:
+        came.append(batch.tail)
+        return "" if len(came) == 3 else f"left by {len(came)}"
+
+    monkeypatch.setattr(Emission, "send", counted)
+    for number in range(5):
+        send(running, f"m{number}")
+        running.pass_time(LONG_MS)
+    assert came == ["", "left by 1", "left by 2", "left by 2", "left by 4"], (
+        "a batch that leaves nothing keeps the text"
+    )
+
+
 def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(
     running: RunningLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[o.BatchTaken] = []
     send_batch = Emission.send
 
-    def watched(self: Emission, conversation: str, batch: o.BatchTaken, time: TimeLeft) -> None:
+    def watched(self: Emission, conversation: str, batch: o.BatchTaken, time: TimeLeft) -> str:
         taken.append(batch)
-        send_batch(self, conversation, batch, time)
+        return send_batch(self, conversation, batch, time)
 
     monkeypatch.setattr(Emission, "send", watched)
     noted = None
@@ -528,7 +546,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Hold | None]]:
     seen: list[tuple[int, Hold | None]] = []
     send = Emission.send
 
-    def watched(emission: Emission, conversation: str, taken: o.BatchTaken, time: TimeLeft) -> None:
+    def watched(emission: Emission, conversation: str, taken: o.BatchTaken, time: TimeLeft) -> str:
         seen.append((taken.attempt, taken.handoff))
         send(emission, conversation, taken, time)
 

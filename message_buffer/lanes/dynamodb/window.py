@@ -86,6 +86,8 @@ class Window(NamedTuple):
     """When a reply was sent: the first one since `last_at_ms`, or an earlier one."""
     noted: str = ""
     """The id of the newest message's note."""
+    tail: str = ""
+    """What the counts of the next batch need."""
 
     @property
     def is_open(self) -> bool:
@@ -198,7 +200,7 @@ _NUMBERS = {
     "replied_at_ms": "replied_at",
 }  # fmt: skip
 WINDOW_ATTRIBUTES = (
-    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "holds",
+    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "holds", "tail",
 )  # fmt: skip
 # The attributes that contain the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
@@ -222,6 +224,7 @@ def window_of(item: Item) -> Window:
         lock=Lock(text(item, "owner"), number(item, "owner_until")),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         noted=text(item, "noted"),
+        tail=text(item, "tail"),
     )
 
 

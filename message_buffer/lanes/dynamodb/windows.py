@@ -290,10 +290,11 @@ class Windows(Table):
         do = f"{do} REMOVE {remove} ADD {add}"
         return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
-    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
+    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int, tail: str = "") -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
         values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
-        return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
+        do, values = CLOSE.replace("SET", "SET #tail = :tail,", bool(tail)), values | ({"tail": tail} if tail else {})
+        return self._owned("close window", conversation, owner, do=do, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
         """Delete the window's item. Return False if a message has arrived or the holds have changed since the read."""
@@ -303,7 +304,14 @@ class Windows(Table):
         return self._asked("delete window", "delete_item", request).done
 
     def reopen(
-        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
+        self,
+        conversation: str,
+        owner: str,
+        *,
+        due_at_ms: int,
+        keeps_found: bool,
+        tail: str = "",
+        generation: int | None = None,
     ) -> bool:
         """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`. Return
         False if a message has arrived since `generation`, if that is given. Unless `keeps_found` is true, messages can
@@ -311,6 +319,8 @@ class Windows(Table):
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
+        if tail:
+            do, values["tail"] = do.replace("SET", "SET #tail = :tail,"), tail
         if not keeps_found:
             do += ", #found"
         if generation is not None:

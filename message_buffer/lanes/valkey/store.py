@@ -127,6 +127,7 @@ class Store:
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
                     handoff=handoff_of(_holds("handoff", reply.handoff), self._clock()),
                     previous_at_ms=_or_none(reply.previous_at_ms), replied_at_ms=_or_none(reply.replied_at_ms),
+                    tail=reply.tail.decode(),
                 )  # fmt: skip
             case b"BUSY":
                 return o.BatchBusy(reply.until_ms)
@@ -137,11 +138,11 @@ class Store:
         reply = self._run("renew_token", conversation=conversation, now_ms=self._clock(), token=token)
         return o.RunStale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
 
-    def complete_batch(self, conversation: str, token: str) -> o.BatchCompleted | o.RunStale:
+    def complete_batch(self, conversation: str, token: str, *, tail: str = "") -> o.BatchCompleted | o.RunStale:
         s = self.settings
         reply = self._run(
             "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
-            max_emitted=s.max_emitted, max_seen=s.max_seen,
+            max_emitted=s.max_emitted, max_seen=s.max_seen, tail=tail,
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.RunStale()
