@@ -548,7 +548,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Hold | None]]:
 
     def watched(emission: Emission, conversation: str, taken: o.BatchTaken, time: TimeLeft) -> str:
         seen.append((taken.attempt, taken.handoff))
-        send(emission, conversation, taken, time)
+        return send(emission, conversation, taken, time)
 
     monkeypatch.setattr(Emission, "send", watched)
     return seen
