@@ -60,7 +60,6 @@ def main() -> None:
                 Key=encode({"scope": scope, "week": week_of(at_ms)}),
                 **expressions(counts, UpdateExpression=f"ADD {', '.join(f'#{name} :{name}' for name in counts)}"),
             )
-    print("Now try: bufferctl tune --tenant acme")
 
 
 if __name__ == "__main__":
