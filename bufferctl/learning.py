@@ -9,19 +9,21 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import mul
+from operator import add, mul
 from typing import NamedTuple
 
 from bufferctl.turns import Run, WaitsOf, replay, turns_of
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.learned import (
     EDGES_S,
+    FIRST,
     LATE,
     MAX_GAP_MS,
     MAX_LEARNED_WAIT_MS,
     MIN_LEARNED_WAIT_MS,
     NUMBERS,
     PLACES,
+    SOON,
     SPANS,
     Model,
     Seen,
@@ -97,18 +99,28 @@ def counts_of(runs: Iterable[Run], waits_of_message: WaitsOf | None = None) -> d
 
 
 def learn(
-    runs: Sequence[Run], mean_wait_ms: float, *, min_ms: int = MIN_LEARNED_WAIT_MS, max_ms: int = MAX_LEARNED_WAIT_MS
+    runs: Sequence[Run],
+    mean_wait_ms: float,
+    *,
+    min_ms: int = MIN_LEARNED_WAIT_MS,
+    max_ms: int = MAX_LEARNED_WAIT_MS,
+    knows_answers: bool = True,
 ) -> Model:
     """Return the model whose waits cut the fewest of these turns at this mean wait. The waits of one round weigh the
-    gaps of the next."""
-    counts: Counts = counts_of(runs)
+    gaps of the next. Unless `knows_answers`, a first message waits equally long, however soon after a batch."""
+
+    def counted(waits_of_message: WaitsOf | None = None) -> Counts:
+        counts = counts_of(runs, waits_of_message)
+        return counts if knows_answers else _soon_as_first(counts)
+
+    counts = counted()
     model = learn_from(counts, mean_wait_ms, min_ms=min_ms, max_ms=max_ms)
     for _ in range(ROUNDS - 1):
         waits = {
             message: waits_of(model, message, min_ms=min_ms, max_ms=max_ms)
             for message in {message for _, message in counts}
         }
-        counts = _mean(counts, counts_of(runs, waits.__getitem__))
+        counts = _mean(counts, counted(waits.__getitem__))
         model = learn_from(counts, mean_wait_ms, min_ms=min_ms, max_ms=max_ms, start=model.numbers)
     return model
 
@@ -187,6 +199,14 @@ def _solved(lines: list[list[float]], right: list[float]) -> list[float]:
             if other != at:
                 lines[other] = [each - line[at] * by for each, by in zip(line, pivot, strict=True)]
     return [line[-1] for line in lines]
+
+
+def _soon_as_first(counts: Counts) -> Counts:
+    found: dict[Cell, Count] = defaultdict(nothing)
+    for (place, message), count in counts.items():
+        for sums, more in zip(found[FIRST if place == SOON else place, message], count, strict=True):
+            sums[:] = map(add, sums, more)
+    return found
 
 
 def _mean(before: Counts, after: Counts) -> Counts:

@@ -16,7 +16,8 @@ from bufferctl.__main__ import main
 from bufferctl.history import Line, measure, read_rules, replay
 from message_buffer.json_object import Json
 from message_buffer.rules.due_time import Due
-from message_buffer.rules.rules_and_defaults import Rules
+from message_buffer.rules.learned import SPANS
+from message_buffer.rules.rules_and_defaults import LearnedWait, Rules
 from message_buffer.tuning.curve import Counts, curve, going_on
 from tests.support.gaps import counts_of, truly_cut
 from tests.support.learned import MODEL
@@ -119,7 +120,17 @@ def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     "wrong",
-    [("--agent", "a"), ("--cut-share", "x"), ("--cut-share", "0.2"), ("--mean-wait", "4"), ("h.jsonl", "--apply")],
+    [
+        ("--agent", "a"),
+        ("--cut-share", "x"),
+        ("--cut-share", "0.2"),
+        ("--mean-wait", "4"),
+        ("h.jsonl", "--apply"),
+        ("--learn", "--apply"),
+        ("--learn", "--switch-on", "a"),
+        ("--table", "t.csv"),
+        ("--switch-on", "a", "--tenant", "b"),
+    ],
 )
 def test_wrong_usage_asks_the_stage_nothing(wrong: tuple[str, ...], aws: FakeAws) -> None:
     assert run(*wrong) == 2
@@ -140,6 +151,87 @@ def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(aws
     assert min(abs(now[0] - x) + abs(now[1] - y) for x, y in points) < 2  # the rules of today are on the curve
     assert any("recommended: " in (each.text or "") for each in picture.iter())
     assert "prefers-color-scheme: dark" in file.read_text()
+
+
+# -- the learned wait ------------------------------------------------------------------------------------------------
+
+
+def some_cells(number: int) -> Counts:
+    """Return cells of messages of which those without a mark at the end go on after 5 s, and others do not."""
+    return {"0000e": 900 * number, "0000k": 100 * number, "0020k": 1_000 * number}
+
+
+def of_model(model: Json, *, turns: int, cut: int) -> Counts:
+    """Return what is counted for a model that waited 3 s on average, where one wait would have cut half."""
+    name = LearnedWait.model_validate(model).name
+    return {f"{name}turns": turns, f"{name}ms": turns * 3_000, f"{name}cut": cut, f"{name}m05": 100, f"{name}m12": 100}
+
+
+def test_learn_stores_a_model_of_the_stages_own_counts_by_which_nobody_waits(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("tune.read", {"scopes": {"acme/whatsapp/": some_counts()}, "cells": some_cells(600)})
+    assert run("--learn", "--mean-wait", "4s") == 0
+    (change,) = stored(aws)
+    assert change["scope"] == "stage"
+    assert change["rules"].keys() == {"learned"}
+    learned = LearnedWait.model_validate(change["rules"]["learned"])
+    assert int(learned.waits_of("and", 0)[:5]) == 6_000
+    assert int(learned.waits_of("and?", 0)[:5]) == 1_000
+    assert "Nobody waits by it yet." in capsys.readouterr().out
+
+
+def test_learn_needs_1000_messages_and_takes_the_mean_wait_of_today(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("tune.read", {"scopes": {"acme/whatsapp/": some_counts()}, "cells": some_cells(499)})
+    assert run("--learn") == 1
+    assert "998 messages were counted for it, and a model needs 1000" in capsys.readouterr().err
+    aws.answer(
+        "tune.read", {"scopes": {"acme/whatsapp/": {"batches": 10, "waited_ms": 25_000}}, "cells": some_cells(500)}
+    )
+    assert run("--learn") == 0
+    assert "a mean wait of 2.5 s at most" in capsys.readouterr().out
+    aws.answer("tune.read", {"scopes": {}, "cells": some_cells(500)})
+    assert run("--learn") == 1
+
+
+def test_a_model_of_a_table_waits_equally_long_soon_after_a_batch(aws: FakeAws, tmp_path: Path) -> None:
+    file, lines = tmp_path / "turns.csv", ["corpus,fold,turn,pos,gap,n_chars,end,a_n,a_gap,hour"]
+    for turn in range(300):
+        lines += [
+            f"a,{turn % 50},{turn},{pos},{gap},{7 * pos},{pos % 3},0,,5" for pos, gap in ((1, 5), (2, 20), (3, ""))
+        ]
+    file.write_text("\n".join(lines))
+    assert run("--learn", "--table", str(file), "--mean-wait", "3s") == 0
+    learned = LearnedWait.model_validate(stored(aws)[0]["rules"]["learned"])
+    assert learned.numbers[SPANS + 2] == 0
+    assert [each["operation"] for each in aws.asked] == ["rules.get", "rules.set"]
+
+
+def test_a_tenant_waits_by_the_model_only_if_it_cut_less_at_an_equal_mean_wait(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("rules.get", {"rules": {"learned": MODEL, "maxWaitMs": 40_000}, "version": 2})
+    for turns, cut, is_on in ((1_000, 99, True), (1_000, 100, False), (999, 0, False)):
+        counts = of_model(MODEL, turns=turns, cut=cut)
+        others = of_model(MODEL, turns=5_000, cut=0)
+        aws.answer("tune.read", {"scopes": {"acme/whatsapp/": counts, "other/whatsapp/": others}})
+        aws.asked.clear()
+        assert run("--switch-on", "acme") == (0 if is_on else 1)
+        rules = {"learned": MODEL, "maxWaitMs": 40_000, "wait": "learned"}
+        assert stored(aws) == ([{"scope": "tenant:acme", "rules": rules}] if is_on else [])
+    refused = capsys.readouterr().err
+    assert "it cuts no fewer than one wait for all. 1,000 turns of acme, 200 with several messages" in refused
+    assert "learned 50.0% at 3 s; one for all 50.0% at 3 s" in refused
+    assert "1,000 turns are needed" in refused
+
+
+def test_turns_of_another_model_do_not_count(aws: FakeAws) -> None:
+    aws.answer("rules.get", {"rules": {"learned": MODEL}, "version": 2})
+    another = of_model(MODEL | {"price": 0.5}, turns=2_000, cut=0)
+    aws.answer("tune.read", {"scopes": {"acme/whatsapp/": another}})
+    assert run("--switch-on", "acme") == 1
 
 
 # -- a recorded history ----------------------------------------------------------------------------------------------
