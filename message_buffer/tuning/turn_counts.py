@@ -80,7 +80,7 @@ def count_batch(
     turn, cell = None, ""
     last_at_ms, counted, *of_turn = taken.tail.split() or ("", "")
     if gap_ms is not None and last_at_ms == str(taken.previous_at_ms):
-        turn = Turn(of_turn[0], *map(int, of_turn[1:])) if of_turn else None
+        turn = Turn(of_turn[0], *map(int, of_turn[1:])) if len(of_turn) == len(Turn._fields) else None
         cells[counted] -= WHOLE
         cells[counted[:-1] + _outcome(gap_ms, watched_ms)] += weight if goes_on else WHOLE
     # Without the batches before, it is not known how a turn began.

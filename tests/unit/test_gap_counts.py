@@ -1,6 +1,7 @@
 """The counts of gaps are those of a brute-force replay, and counting costs no call between a batch and its event."""
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,10 +20,12 @@ from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
+from message_buffer.rules.learned import PLACES
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts, counts_of
 from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
-from message_buffer.tuning.tuning_table import COUNTS_KEPT_MS, TuningTable, week_of
+from message_buffer.tuning.tuning_table import CELLS, COUNTS_KEPT_MS, TuningTable, week_of
+from message_buffer.tuning.turn_counts import WHOLE
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.fakes import valkey_lane as lane_of
@@ -56,11 +59,11 @@ class FakeTable(TuningTable):
 class Scene:
     """A Valkey lane with a processor, whose emission counts gaps."""
 
-    def __init__(self, engine: Engine, table: TuningTable) -> None:
+    def __init__(self, engine: Engine, table: TuningTable, *, learns: bool = False) -> None:
         self.engine, self.clock = engine, engine.clock
         self.bus, self.queues, self.telemetry = FakeBus(), FakeBatchQueues(), RecordedTelemetry()
         self.lane: ValkeyLane = lane_of(engine.store, FakeFunctions(), self.telemetry)
-        self.counts = GapCounts(table, self.telemetry, assumed_reply_ms=ASSUMED_MS, clock=engine.clock)
+        self.counts = GapCounts(table, self.telemetry, ASSUMED_MS, learns=learns, clock=engine.clock)
         emission = Emission(
             self.bus, FakeObjects(), FakeQueue(), self.telemetry,
             queues=self.queues, max_event_bytes=256_000, max_attempts=20, gap_counts=self.counts, clock=engine.clock,
@@ -72,8 +75,9 @@ class Scene:
 
     def send(self) -> None:
         message = Message(
-            id=f"m{len(self.sent)}", text="hidden", author="491", platform="whatsapp", received_at=self.clock()
-        )
+            id=f"m{len(self.sent)}", text="hidden", author="491", platform="whatsapp", received_at=self.clock(),
+            learned_waits=f"abc{'06000' * PLACES}",
+        )  # fmt: skip
         self.sent[message.id] = self.clock()
         self.lane.buffer_message(ANN, message.id, payload=encode(message), timing=RULES.timing)
 
@@ -279,6 +283,42 @@ def test_no_call_is_made_between_a_batch_and_its_event_and_one_a_scope_in_a_minu
         made.clear()
         scene.processor.process(ANN, AMPLE)
         assert made == expected
+
+
+def test_learning_costs_one_call_in_a_minute_and_each_batch_leaves_what_the_next_one_needs(table: FakeTable) -> None:
+    scene = Scene(engine_of_fakes(), table, learns=True)
+    for after_ms in (0, 2_500, 130_000):
+        scene.pass_time(after_ms)
+        scene.send()
+        scene.pass_time(0)
+    scene.pass_time(5_000)
+    assert table.calls == [CELLS, "*", "acme/whatsapp/"] * 2
+    scene.pass_time(MINUTE_MS)
+    scene.send()
+    scene.pass_time(5_000)
+    sums = table.kept["acme/whatsapp/"]
+    found = {name: sums[name] for name in ("batches", "abcturns", "abcms", "abccut", "abcrules_cut")}
+    assert found == {"batches": 4, "abcturns": 2, "abcms": 12_000, "abccut": 0, "abcrules_cut": 1}
+    assert sum(table.kept[CELLS].values()) == 4 * WHOLE
+    assert "learnedWaits" not in str(scene.bus.published)
+
+
+def test_what_would_not_fit_into_a_write_is_not_learned_from(table: FakeTable, clock: ManualClock) -> None:
+    counts = GapCounts(table, RecordedTelemetry(), None, learns=True, clock=clock)
+    draw, tails = random.Random(1), []
+    for number in range(400):
+        texts = [
+            "x" * draw.choice((1, 7, 15, 30, 60, 100, 200, 500)) + draw.choice((" ", "?", ",", ")")) for _ in range(50)
+        ]
+        arrivals = sorted(number * 10**7 + draw.randrange(400_000) for _ in range(50))
+        messages = [message | {"text": text} for message, text in zip(messages_of(*arrivals), texts, strict=True)]
+        tails.append(counts.add(ANN, taken_of(*arrivals), messages, [""] * 50, agent=None))
+    assert tails[0]
+    assert tails[-1] == ""
+    counts.write(lambda: True)
+    assert sum(len(f"#{name} :{name}, ") for name in table.kept[CELLS]) < 4_000
+    many = range(0, 51_000, 1_000)
+    assert counts.add(ANN, taken_of(*many), messages_of(*many, text=""), [""] * 51, agent=None) == ""
 
 
 def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: ManualClock) -> None:
