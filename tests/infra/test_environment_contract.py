@@ -116,6 +116,7 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
         ({"responder": {}}, True, None, False),
         ({"responder": {"gate": "deliver"}}, True, 2_000, False),
         ({"tune": {"counts": False}}, False, None, False),
+        ({"tune": {"learn": True}}, True, 2_000, False),
     ],
 )
 def test_a_stage_counts_gaps_unless_it_is_told_not_to(
@@ -132,6 +133,7 @@ def test_a_stage_counts_gaps_unless_it_is_told_not_to(
         tuning = settings_of(found[role]).emission.tuning
         assert bool(tuning) == counts
         assert not tuning or tuning.assumed_reply_ms == assumed_ms
+        assert not tuning or tuning.learns == ("learn" in overrides.get("tune", {}))
     assert any("Tuning" in name for name in template.find_resources("AWS::DynamoDB::Table")) == counts
 
 
