@@ -335,9 +335,9 @@ class DynamoDbProcessor:
         if left or not self._windows.close(
             conversation, owner, generation=generation, expires_at_ms=expires_at_ms, tail=tail
         ):
-            self._reopen(locked, tail)
+            self._reopen(locked)
 
-    def _reopen(self, locked: _Locked, tail: str) -> None:
+    def _reopen(self, locked: _Locked) -> None:
         """Release the lock and begin the next window. Raise LockLost if another run has the window now."""
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
@@ -356,7 +356,6 @@ class DynamoDbProcessor:
                 owner,
                 due_at_ms=due_at_ms,
                 keeps_found=window.frozen is not None,
-                tail=tail,
                 generation=window.generation if attempt + 1 < MAX_WINDOW_TRIES else None,
             ):
                 return

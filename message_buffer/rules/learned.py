@@ -1,12 +1,9 @@
 """The learned wait: how long a batch waits after a message, by how likely and how soon its author goes on.
 
-A model gives the hazard, the chance that the author goes on within a span of time if he has not done so before it. The
-hazards depend on five features: the gap before the message, its position in the batch, its length, how it ends, and the
-hour. `waits_of` reduces a model to one message's waits, so that a lane only looks one of them up with `place_of`.
-
-A longer wait joins more fragments, and lets each author wait longer who had finished. `Model.price` states how much of
-a joined turn a second of such waiting must be worth. Hazards rise and then fall, so the gain is compared at all edges
-and not only at the first one where it stops growing.
+A model gives the hazard, the chance that the author goes on within a span of time if he has not done so before it, by
+the gap before the message, its position in the batch, its length, how it ends, and the hour. `waits_of` reduces a model
+to one message's waits, of which a lane picks one by `place_of`. A longer wait joins more fragments, and lets each
+author wait longer who had finished. `Model.price` states how much of a joined turn a second of that must be worth.
 """
 
 import math
@@ -123,6 +120,7 @@ def effects(place: int, message: Seen) -> tuple[list[tuple[int, float]], list[tu
 
 def best_wait_ms(hazard: list[float], price: float, min_ms: int, max_ms: int) -> int:
     """Return the wait that joins the most, less the price of waiting."""
+    # Hazards rise and then fall, so compare all edges, and not only the first one where the gain stops growing.
     silent = [1.0]
     for each in hazard:
         silent.append(silent[-1] * (1 - each))

@@ -71,11 +71,8 @@ class GapCounts:
         with self._lock:
             tail, cells = "", self._sums.get(CELLS, Counter())
             if self._learns and len(messages) <= MAX_LEARNED_MESSAGES and len(cells) < MAX_CELLS_IN_A_WRITE:
-                gap_ms, watched_ms = gap_before(taken, self._assumed_reply_ms)
-                learned, turns, tail = count_batch(
-                    taken, messages, learned_waits, gap_ms=gap_ms, watched_ms=watched_ms,
-                    reply_ms=self._assumed_reply_ms or 0,
-                )  # fmt: skip
+                before = (*gap_before(taken, self._assumed_reply_ms), self._assumed_reply_ms or 0)
+                learned, turns, tail = count_batch(taken, messages, learned_waits, before)
                 self._sums.setdefault(CELLS, Counter()).update(learned)
                 counts.update(turns)
             for scope in (STAGE, scope_of(name.tenant, name.platform, agent)):

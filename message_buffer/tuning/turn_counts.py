@@ -1,16 +1,14 @@
 """Counts for the learned wait: when authors went on, and which turns a model's waits would have cut.
 
-What an author writes without a gap above `MAX_GAP_MS`, and without a reply, is a turn. Only the conversation's next
-batch shows how a message's gap ended. So each batch leaves a text for the counts of the next one, which the lane keeps:
-the cell of its last message, the outcome that is counted for it until then, and the turn that it belongs to.
+What an author writes without a gap above `MAX_GAP_MS`, and without a reply, is a turn. Only the next batch shows how
+the last gap of a batch ended. So each batch leaves a text for it, which the lane keeps: the cell of its last message,
+the outcome that is counted for it until then, and its turn.
 
-The counter of a cell is a message's place, length, end, quarter and outcome, one character each, such as `2305c`. The
-outcome is a … j if the author went on, by the span, k if he was silent beyond the last one, and l … u if a reply came.
-An outcome weighs `WHOLE`, but the gaps after which an author went on have this weight together, because one of them is
-enough to cut a turn.
+The counter of a cell is a message's place, length, end, quarter and outcome, such as `2305c`: a … j if the author went
+on, by the span, k if he was silent beyond the last one, l … u if a reply came. An outcome weighs `WHOLE`, but the gaps
+of a batch after which its author went on weigh that together, because one of them is enough to cut a turn.
 
-The counters of turns begin with the name of the model whose waits they compare with those of the rules. `m00 …` counts
-the turns of several messages by their longest gap.
+The counters of turns begin with the name of the model. `m00 …` counts turns of several messages by their longest gap.
 """
 
 from bisect import bisect_left
@@ -59,19 +57,14 @@ class Turn(NamedTuple):
 
 
 def count_batch(
-    taken: BatchTaken,
-    messages: Sequence[Json],
-    waits: Sequence[str],
-    *,
-    gap_ms: int | None,
-    watched_ms: float,
-    reply_ms: int,
+    taken: BatchTaken, messages: Sequence[Json], waits: Sequence[str], before: tuple[int | None, int, int]
 ) -> tuple[Counter[str], Counter[str], str]:
     """Return (the counters of cells, those of turns, the text for the next batch).
 
-    `waits` has for each message the name of the model and its packed waits. `gap_ms` is the gap before the batch, which
-    a reply ended after `watched_ms`. This batch's reply is taken to come `reply_ms` after it, until the next one shows.
+    `waits` has for each message the name of the model and its packed waits, and `before` what
+    `gap_before` returns, with the time after which a reply to this batch is assumed until the next one shows it.
     """
+    gap_ms, watched_ms, reply_ms = before
     cells, turns, rules_ms = Counter[str](), Counter[str](), max(taken.applied_wait_ms, 0)
     arrivals = [message["receivedAt"] for message in messages]
     gaps = [gap_ms, *(later_ms - earlier_ms for earlier_ms, later_ms in pairwise(arrivals))]

@@ -45,9 +45,7 @@ class Emitters:
         batch = taken(sent, previous_at_ms=self.last_at_ms, tail=self.tail, replied_at_ms=replied_at_ms)
         gap_ms = None if self.last_at_ms is None else messages[0][0] - self.last_at_ms
         watched_ms = replied_at_ms - self.last_at_ms if replied_at_ms and self.last_at_ms else MAX_GAP_MS + 1
-        cells, turns, self.tail = count_batch(
-            batch, sent, [waits] * len(sent), gap_ms=gap_ms, watched_ms=watched_ms, reply_ms=REPLY_MS
-        )
+        cells, turns, self.tail = count_batch(batch, sent, [waits] * len(sent), (gap_ms, watched_ms, REPLY_MS))
         self.cells.update(cells)
         self.turns.update(turns)
         self.last_at_ms = messages[-1][0]
@@ -138,7 +136,7 @@ def test_later_parts_of_a_divided_batch_count_no_gap_to_it() -> None:
     before = Counter(emitters.cells)
     sent = [{"text": "yes", "receivedAt": 0}]
     batch = taken(sent, previous_at_ms=0, tail=emitters.tail, replied_at_ms=None)
-    cells, turns, tail = count_batch(batch, sent, [NAMED], gap_ms=None, watched_ms=MAX_GAP_MS + 1, reply_ms=REPLY_MS)
+    cells, turns, tail = count_batch(batch, sent, [NAMED], (None, MAX_GAP_MS + 1, REPLY_MS))
     assert not turns
     assert cells == before
     assert len(tail.split()) == 2, "no turn goes on"

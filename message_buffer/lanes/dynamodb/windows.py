@@ -304,14 +304,7 @@ class Windows(Table):
         return self._asked("delete window", "delete_item", request).done
 
     def reopen(
-        self,
-        conversation: str,
-        owner: str,
-        *,
-        due_at_ms: int,
-        keeps_found: bool,
-        tail: str = "",
-        generation: int | None = None,
+        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
     ) -> bool:
         """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`. Return
         False if a message has arrived since `generation`, if that is given. Unless `keeps_found` is true, messages can
@@ -319,8 +312,6 @@ class Windows(Table):
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
-        if tail:
-            do, values["tail"] = do.replace("SET", "SET #tail = :tail,"), tail
         if not keeps_found:
             do += ", #found"
         if generation is not None:
