@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bufferctl.learning import learn, lowest_price
 from bufferctl.turns import Run, read_table, replay, turns_of
@@ -142,7 +142,7 @@ def _waits_by_rhythm(run: Run, shortest_ms: int, longest_ms: int, deviations: fl
 def row(corpora: dict[str, list[Run]], corpus: str, asked: Asked) -> list[str]:
     """Return a row of the table: one corpus at one mean wait."""
     runs = corpora[corpus]
-    bounds = {"min_ms": asked.min_ms, "max_ms": asked.max_ms}
+    bounds: dict[str, Any] = {"min_ms": asked.min_ms, "max_ms": asked.max_ms}
     parts = [[run for run in runs if run.fold % GROUPS == group] for group in range(GROUPS)]
     models = [
         (part, learn([run for run in runs if run.fold % GROUPS != group], asked.mean_ms, **bounds))
