@@ -397,3 +397,11 @@ def test_the_counts_of_two_instances_add_up_and_each_week_has_its_own(
 )
 def test_a_week_is_named_as_iso_8601_does(date_ms: int, week: str) -> None:
     assert week_of(date_ms) == week
+
+
+def test_cells_are_added_and_taken_back_in_an_item_of_their_own(real: TuningTable, clock: ManualClock) -> None:
+    real.add(CELLS, {"2305c": 500, "0000p": 1_000}, now_ms=clock())
+    clock.advance(7 * DAY_MS)
+    real.add(CELLS, {"0000p": -1_000, "0000k": 1_000, "b736u": 1_000}, now_ms=clock())
+    sums = real.sums(since_ms=clock() - 7 * DAY_MS)
+    assert sums == {CELLS: {"2305c": 500, "0000p": 0, "0000k": 1_000, "b736u": 1_000}}
