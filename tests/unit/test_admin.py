@@ -449,10 +449,10 @@ def test_each_command_that_changes_something_publishes_once_who_did_it_and_no_wo
         desk.bus.published.clear()
         desk.result(operation, **fields)
         (event,) = events(desk, ACTED)
-        small = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
+        small: Json = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
         subject = fields.get("conversation") or fields.get("scope") or fields["batchId"]
         what = {"version": 1, "operation": operation, "subject": subject}
-        small |= {"moves": []} if operation == "tune.weekly" else {}
+        small |= Json(moves=[]) if operation == "tune.weekly" else {}
         assert event == what | small | {"by": ME, "at": desk.engine.clock.now_ms}
 
 
