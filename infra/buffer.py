@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
@@ -14,6 +16,7 @@ from message_buffer.settings import (
     GateSettings,
     IngestSettings,
     LogSettings,
+    TuningSettings,
     ValkeySettings,
 )
 
@@ -90,6 +93,16 @@ class BufferStack(StageStack):
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
+        # How long authors are silent before they go on, by scope and week (`message_buffer/tuning/`).
+        self.tuning_table = (
+            TableConstruct(
+                self, "Tuning", config=config, partition_key="scope", sort_key="week", expires_by="expires_at"
+            )
+            if config.tune.counts
+            else None
+        )
+        # The responder asks the gate right before each reply, unless it delivers every reply.
+        notes_all = config.responder is not None and config.responder.gate != "deliver"
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
@@ -97,6 +110,11 @@ class BufferStack(StageStack):
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
+            tuning=TuningSettings(
+                self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms, config.tune.learn
+            )
+            if self.tuning_table
+            else None,
         )
 
         self.dynamodb_lane = (
@@ -198,6 +216,7 @@ class BufferStack(StageStack):
                     name: conditions.model_dump(exclude_none=True)
                     for name, conditions in self._config.effective_queues.items()
                 },
+                notes_replies=self._config.tune.replies,
             ),
             has_url=self._config.api.kind == "url",
         )
@@ -216,7 +235,7 @@ class BufferStack(StageStack):
 
     def _make_admin(self) -> Function:
         """Create the function for operators. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
-        return Function(
+        function = Function(
             self,
             "admin",
             runtime=self._runtime,
@@ -237,8 +256,16 @@ class BufferStack(StageStack):
                 ages_out=_ages_out(self._config),
                 queues=tuple(self.queues),
                 queue_dead_letter_urls=tuple(each.dead_letters.queue_url for each in self.queues.values()),
+                tuning_table=self.tuning_table.table_name if self.tuning_table else None,
+                tune_weekly=weekly.model_dump() if (weekly := self._config.tune.weekly) else None,
             ),
         )
+        if weekly:
+            event = events.RuleTargetInput.from_object({"operation": "tune.weekly", "by": "tune", "scope": "stage"})
+            schedule = events.Schedule.cron(week_day="MON", hour="3", minute="0")
+            target = targets.LambdaFunction(function, event=event, retry_attempts=0)
+            events.Rule(self, "TuneEveryWeek", schedule=schedule, targets=[target])
+        return function
 
     def _export(self) -> None:
         outputs = {

@@ -43,6 +43,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
+    if stack.tuning_table:
+        _grant_table(admin, stack.tuning_table, "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
     grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
@@ -146,6 +148,8 @@ def _grant_emit(function: Function, stack: BufferStack) -> None:
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
     for folder in (BATCHES, DEAD_LETTERS):
         _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
+    if stack.tuning_table:
+        _grant_table(function, stack.tuning_table, "UpdateItem")
 
 
 def _grant_forget_objects(function: Function, bucket: OversizeBucket) -> None:

@@ -91,6 +91,16 @@ class DynamoDbLaneSettings(NamedTuple):
     queue_url: str
 
 
+class TuningSettings(NamedTuple):
+    """The table of the counts of gaps, and how long after an emission a reply is assumed in a conversation in which
+    none was ever noted. None if all replies are noted."""
+
+    table: str
+    assumed_reply_ms: int | None = None
+    learns: bool = False
+    """True to count for the learned wait."""
+
+
 class EmissionSettings(NamedTuple):
     """The places to which batches are emitted, and the limits of an emission."""
 
@@ -101,6 +111,8 @@ class EmissionSettings(NamedTuple):
     dead_letter_queue_url: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
+    tuning: TuningSettings | None = None
+    """None if the stage does not count."""
 
 
 class WhatsAppQueueSettings(NamedTuple):
@@ -137,6 +149,8 @@ class IngestSettings(NamedTuple):
     queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
     """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
     `handoff` have no conditions."""
+    notes_replies: bool = False
+    """True if the lanes note replies that platforms report."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -189,6 +203,8 @@ class AdminSettings(NamedTuple):
     """The names of the stage's queues."""
     queue_dead_letter_urls: tuple[str, ...] = ()
     """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
+    tuning_table: str | None = None
+    tune_weekly: dict[str, float] | None = None
 
 
 class GateSettings(NamedTuple):

@@ -95,6 +95,12 @@ class ExplainRules(OfConversation):
     """The agent that a message of the generic webhook would name. If None, use the agent of the account."""
 
 
+class ReadTuning(Request):
+    weeks: Annotated[int, Field(ge=1, le=26)] = 4
+    cells: bool = False
+    """True to return also the counts for the learned wait."""
+
+
 class ListDeadLetters(Request):
     replies: bool = False
     """List the dead letters of the stage's queues, whose consumers gave a batch up, instead of the buffer's."""

@@ -186,8 +186,9 @@ class RulesAdmin:
             agent = _agent_of(book, conversation)
             account = account_scope(conversation.platform, conversation.account)
             if scope in (*scopes_of(conversation, agent), account):
-                timing = book.for_conversation(conversation, agent).rules.timing
-                outcome = lane.retime_buffer(name, timing=timing)
+                rules = book.for_conversation(conversation, agent).rules
+                # A learned wait depends on the text, which is not read here, so the buffer keeps the wait that it has.
+                outcome = None if rules.has_learned_wait else lane.retime_buffer(name, timing=rules.timing)
                 # If the scope is one conversation, both lanes are tried, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
@@ -221,7 +222,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
 
 def _waits(rules: Rules) -> list[Json]:
     """Return how long example messages wait by these rules, for an author whose usual pauses are not known."""
-    first, timing = Facts(0, 0, 1), rules.timing
+    first, timing = Facts(0, 0, 1), rules.timing_of("A message")
     opened = due_after_message(first, timing, 0)
     examples = {
         "a message": opened,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
+from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Sent, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
@@ -124,8 +124,11 @@ def _prepare_one(
             learn = None
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
-            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            queue, waits = queue_of(book.queues, conversation, agent=agent, rule=rules.queue), None
+            if rules.learned and is_typed:
+                waits = rules.learned.name + rules.learned.waits_of(message.text, message.received_at)
+            route = {"agent": agent, "queue": queue, "traceparent": intake.traceparent}
+            payload = _payload_of(message, **route, learned_waits=waits)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -187,8 +190,8 @@ def update_belongs(
 
 
 def _payload_of(message: Message, **route: str | None) -> bytes:
-    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, and
-    its trace."""
+    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
+    trace, and its learned waits."""
     known = {name: value for name, value in route.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
 
@@ -198,6 +201,36 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
 
     The rules decide that. They also say whether people type in the app that sent the reply.
     """
+    found = reply_belongs(reply, book, aliases)
+    if found is None:
+        return None
+    conversation, agent = found
+    rules = book.for_conversation(conversation, agent).rules
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
+        return None
+    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+
+
+def first_replies(intake: Intake, book: RuleBook, aliases: Aliases | None) -> dict[str, int]:
+    """Return by conversation when the first of the intake's replies was sent that no human agent typed."""
+    first: dict[str, int] = {}
+    replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
+    for reply in replies:
+        found = reply_belongs(reply, book, aliases)
+        if found is None:
+            continue
+        if isinstance(reply, HumanReply) and (
+            reply.app is None or book.for_conversation(*found).rules.is_inbox(reply.app)
+        ):
+            continue
+        name = str(found.conversation)
+        first[name] = min(reply.at_ms, first.get(name, reply.at_ms))
+    return first
+
+
+def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
+    """Return the conversation and the agent of a message of the business, or None if its id is not valid."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:
@@ -207,17 +240,15 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
             conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
-    rules = book.for_conversation(conversation, agent).rules
-    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
-        return None
-    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
-    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+    return Belongs(conversation, agent)
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:
     """Return how long a buffer waits after this message by these rules."""
     files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
     return rules.timing_of(
+        message.text,
+        message.received_at,
         is_media=bool(files) and not message.text,
         is_pending=any(each.pending for each in message.attachments),
         in_album=message.group_id is not None,

@@ -53,6 +53,8 @@ class Content(NamedTuple):
     last_sent_at_ms: int
     traceparent: str | None = None
     """The trace of the first message that has one."""
+    learned_waits: tuple[str, ...] = ()
+    """For each message the name of the model and its waits, or an empty text."""
 
     @property
     def wire(self) -> bytes:
@@ -73,6 +75,7 @@ def content_of(payloads: list[bytes]) -> Content:
         queue if isinstance(queue, str) else None,
         max(map(sent_at_ms, messages), default=0),
         next(traces, None),
+        tuple(waits if isinstance(waits := each.get("learnedWaits"), str) else "" for each in stored),
     )
 
 
@@ -85,7 +88,7 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    for name in ("agent", "queue", "traceparent"):  # the event has its own fields of these names
+    for name in ("agent", "queue", "traceparent", "learnedWaits"):  # the event has its own fields of the first names
         message.pop(name, None)
     sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
     message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"

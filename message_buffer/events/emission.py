@@ -22,6 +22,8 @@ from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECON
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.counts import GapCounts
+from message_buffer.tuning.tuning_table import TuningTable
 
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
 # on an open connection fit into this time, even with the largest `timings.answer_ms`.
@@ -51,7 +53,7 @@ class TimeLeft:
 
 
 class Emission:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - `open_emission` makes each of them
         self,
         bus: EventBus,
         objects: ObjectStore,
@@ -61,6 +63,7 @@ class Emission:
         queues: BatchQueues,
         max_event_bytes: int,
         max_attempts: int,
+        gap_counts: GapCounts | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._bus = bus
@@ -70,6 +73,7 @@ class Emission:
         self._queues = queues
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
+        self._gap_counts = gap_counts
         self._clock = clock
 
     def connect(self) -> None:
@@ -77,17 +81,17 @@ class Emission:
         if self._queues:
             self._queues.connect()
 
-    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
-        """Emit a batch, or dead-letter it.
+    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
+        """Emit a batch, or dead-letter it. Return what the counts of the conversation's next batch need.
 
         Raise SendFailed if the caller must try the batch again later.
         """
         if taken.attempt > self._max_attempts:
             # The last attempt sent no dead letter: its run died, had an unexpected error, or could not reach the queue.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
-            return
+            return ""
         try:
-            self._emit(conversation, taken, time)
+            return self._emit(conversation, taken, time)
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
@@ -97,6 +101,12 @@ class Emission:
             if taken.attempt < self._max_attempts:
                 raise
             self._dead_letter(conversation, taken, time, reason=str(error))
+        return ""
+
+    def write_counts(self, time: TimeLeft) -> None:
+        """Write what was counted of the emitted batches. Call this only when a batch is completed."""
+        if self._gap_counts:
+            self._gap_counts.write(time.has_a_call)
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
@@ -112,7 +122,7 @@ class Emission:
         self._emit(conversation, taken, time)
         return taken.batch_id
 
-    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
+    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
         queue = self._queue_of(conversation, taken, content)
         event = partial(batch.event_of, conversation, taken, content, emitted_at_ms=now_ms, queue=queue)
@@ -129,6 +139,9 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
+        if not self._gap_counts:
+            return ""
+        return self._gap_counts.add(conversation, taken, content.messages, content.learned_waits, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -178,6 +191,8 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
+    of = settings.tuning
+    gap_counts = GapCounts(TuningTable(of.table), telemetry, of.assumed_reply_ms, learns=of.learns) if of else None
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -186,6 +201,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         queues=BatchQueues(settings.queues),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
+        gap_counts=gap_counts,
     )
 
 

@@ -187,6 +187,10 @@ class BatchTaken:
     """The hand-off mark, if the conversation had one that had not ended when the batch was taken."""
     previous_at_ms: int | None = None
     """When the conversation's last message before this batch arrived. None if the lane does not remember one."""
+    replied_at_ms: int | None = None
+    """When the first reply since then was sent, or an earlier time if none was. None if no reply was ever noted."""
+    tail: str = ""
+    """The text that the counts of the batch before have left for those of this one."""
 
 
 @outcome

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, OnHumanReply, RuleLayer, Rules, RuleValue
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, CheckedModel, RuleLayer, Rules, RuleValue
 
 
 class Origin(NamedTuple):
@@ -43,7 +43,7 @@ class ResolvedRules(NamedTuple):
         for name, wire_name in RULE_FIELDS.items():
             layer, via, version = self.origins.get(name, _DEFAULT)
             value = getattr(self.rules, name)
-            value = value.model_dump() if isinstance(value, OnHumanReply) else value
+            value = value.model_dump() if isinstance(value, CheckedModel) else value
             explained[wire_name] = {"value": value, "layer": layer, "via": via, "version": version}
         return explained
 

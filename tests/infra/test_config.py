@@ -85,7 +85,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             {"concurrency": {"ingest": 2}, "warmth": {"ingest": 3}},
             "warmth.ingest must not exceed concurrency.ingest",
         ),
-        ({"rules": {"silenceMS": 500}}, "rules: silenceMS is unknown; valid there: adaptive, "),
+        ({"rules": {"silenceMS": 500}}, "rules: silenceMS is unknown; valid there: controlLanguages, "),
         (
             {"rules": {"platformOverrides": {"whatsapp": {"preset": "quickSupport", "waits": 1}}}},
             "rules: platformOverrides.whatsapp.waits is unknown",

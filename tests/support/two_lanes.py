@@ -201,11 +201,11 @@ class TwoLanes:
         """Note each batch that has no mark although it should, or has one although it should not."""
         send = emission.send
 
-        def watched(conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
+        def watched(conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
             must_have = self.marked is not None and self._frames[-1].marked == self.marked
             if (must_have and taken.handoff is None) or (taken.handoff is not None and not self.was_marked):
                 self.wrong_marks.append(f"{taken.batch_id} has the mark {taken.handoff}")
-            send(conversation, taken, time)
+            return send(conversation, taken, time)
 
         setattr(emission, "send", watched)  # noqa: B010 - mypy refuses an assignment
 

@@ -371,7 +371,7 @@ def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scen
 def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise StoreUnavailable("gone")
 
     scene.send("m1")

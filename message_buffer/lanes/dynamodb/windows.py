@@ -11,7 +11,7 @@ from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seco
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Note, Window, frozen_item, packed, window_of
 from message_buffer.lanes.holds import Holds, end_of
 from message_buffer.limits import REMEMBERED_MS
-from message_buffer.rules.due_time import Due, Rhythm
+from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
 # In one conversation, at most this many messages, and at most this many bytes of large messages, may wait. The Valkey
@@ -145,6 +145,13 @@ class Windows(Table):
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Record the first reply since the last batch. Return whether the conversation has had a batch."""
+        key, do = key_of(conversation, WINDOW), "SET #replied_at = :at"
+        is_first = "#last_at < :at AND (attribute_not_exists(#replied_at) OR #replied_at <= #last_at)"
+        updated = self._update("note reply", key, do, {"at": at_ms}, only_if=is_first)
+        return updated.done or "last_at" in updated.item
+
     def _change_wait(self, doing: str, conversation: str, window: Window, *, do: str, new: str) -> bool:
         values: Values = {"new": new, "generation": window.generation, "one": 1}
         only_if = f"attribute_exists(#open){NOTHING_NEW}"
@@ -243,7 +250,6 @@ class Windows(Table):
         *,
         window: Window,
         large_bytes: int = 0,
-        rhythm: Rhythm | None = None,
         now_ms: int,
         may_have_arrived: bool = False,
     ) -> bool:
@@ -264,9 +270,6 @@ class Windows(Table):
             "one": FIRST_ATTEMPT,
         }
         only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
-        if rhythm is not None:
-            do += ", #rhythm = :rhythm"
-            values["rhythm"] = packed(rhythm)
         if frozen.has_more:
             do += ", #found = :found"
             values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
@@ -287,10 +290,11 @@ class Windows(Table):
         do = f"{do} REMOVE {remove} ADD {add}"
         return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
-    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
+    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int, tail: str = "") -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
         values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
-        return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
+        do, values = CLOSE.replace("SET", "SET #tail = :tail,", bool(tail)), values | ({"tail": tail} if tail else {})
+        return self._owned("close window", conversation, owner, do=do, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
         """Delete the window's item. Return False if a message has arrived or the holds have changed since the read."""

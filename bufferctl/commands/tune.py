@@ -1,0 +1,182 @@
+"""`bufferctl tune`, which measures how many batches are cut, and recommends a silence."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bufferctl.commands.rules import change
+from bufferctl.curve_picture import svg
+from bufferctl.errors import Failed, Misused, NotFound
+from bufferctl.formatting import Block, table
+from bufferctl.history import measure, read_history, read_rules
+from bufferctl.options import Ctx, Shown, read_json
+from bufferctl.shadow import MIN_TURNS, model_of_counts, model_of_table, shadow_of
+from message_buffer.json_object import Json
+from message_buffer.rules.rules_and_defaults import LearnedWait
+from message_buffer.tuning.curve import Counts, curve, going_on, recommend
+
+GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
+app = typer.Typer()
+
+
+@app.command()
+def tune(  # noqa: PLR0913 - an option for each choice
+    ctx: Ctx,
+    history: Annotated[Path | None, typer.Argument(help="a recorded history, JSON lines, instead of the stage")] = None,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    platform: Annotated[str | None, typer.Option(help="Only this platform.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only this agent of the tenant.")] = None,
+    cut_share: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Recommend the shortest silence that cuts at most this share.")
+    ] = "20%",
+    mean_wait: Annotated[str, typer.Option(metavar="SECONDS", help="Recommend this mean wait instead: 4s.")] = "",
+    weeks: Annotated[int, typer.Option(min=1, max=26, help="Count this week and the ones before.")] = 4,
+    rules: Annotated[str, typer.Option(help="Replay the history by these rules (JSON).")] = "{}",
+    apply: Annotated[bool, typer.Option("--apply", help="Store the recommendation in the rules.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write the curve to this file, as SVG.")] = None,
+    learn: Annotated[bool, typer.Option("--learn", help="Make a model of the learned wait, and try it.")] = False,
+    turns: Annotated[Path | None, typer.Option("--table", help="Learn from this table of turns.")] = None,
+    switch_on: Annotated[str | None, typer.Option(metavar="TENANT", help="Let the learned wait decide.")] = None,
+) -> Shown:
+    """Show how many batches are cut at which silence, and recommend a silence."""
+    if learn or switch_on or turns:
+        if learn == bool(switch_on) or history or apply or tenant or platform or agent:
+            raise Misused("--learn may have a --table and a --mean-wait; --switch-on stands alone.")
+        mean_ms = _number(mean_wait, "s") * 1_000 if mean_wait else None
+        return try_tenant(ctx, switch_on, weeks) if switch_on else learn_wait(ctx, turns, mean_ms, weeks)
+    if (agent and not tenant) or (history and (apply or tenant or platform)):
+        raise Misused("An --agent needs its --tenant; a history has neither, and nothing to --apply to.")
+    goal = (
+        {"mean_wait_ms": _number(mean_wait, "s") * 1_000} if mean_wait else {"cut_share": _number(cut_share, "%") / 100}
+    )
+    lines, given = read_history(history) if history else {}, read_json(rules, what="rules")
+    replays: list[Json] = []
+    if history:
+        counts, replayed = measure(lines, read_rules(given))
+        replays.append({"rules": rules, **replayed})
+        found: list[Json] = [{"history": str(history), "counts": counts}]
+    else:
+        asked = ctx.obj.ask("tune.read", weeks=weeks)["scopes"]
+        found = [{**_names(name), "counts": counts} for name, counts in asked.items()]
+        wanted = {"tenant": tenant, "platform": platform, "agent": agent}
+        found = [each for each in found if all(part in (None, each[name]) for name, part in wanted.items())]
+        counts = sum((Counter(each["counts"]) for each in found), Counter())
+    scopes = [{**each, "counts": None, **_summary(each["counts"], goal)} for each in found]
+    every, rates = _summary(counts, goal), curve(counts)
+    points = {ms: rate._asdict() for ms, rate in rates.items()}
+    patch = {"silenceMs": every["silenceMs"], "typingInferenceMs": 0}
+    if history and not every["why"]:
+        replays.append({"rules": json.dumps(patch), **measure(lines, read_rules({**given, **patch}))[1]})
+    blocks = _blocks(scopes, every, points, replays)
+    result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
+    if picture:
+        picture.write_text(svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]), "utf-8")
+    if apply:
+        if every["why"]:
+            raise Failed(f"Nothing was stored: {every['why']}.")
+        scope = f"agent:{_part(tenant)}/{_part(agent)}" if agent else f"tenant:{_part(tenant)}" if tenant else "stage"
+        changed, text = change(ctx, scope, json.dumps({"platformOverrides": {platform: patch}} if platform else patch))
+        return {**result, "applied": changed}, *blocks, f"{scope}\n{text}"
+    return result, *blocks
+
+
+def learn_wait(ctx: Ctx, turns: Path | None, mean_wait_ms: float | None, weeks: int) -> Shown:
+    """Store a model in the rules of the stage, by which nobody waits yet. Without a mean wait, take that of today."""
+    asked = {} if turns and mean_wait_ms else ctx.obj.ask("tune.read", weeks=weeks, cells=True)
+    if mean_wait_ms is None:
+        sums = sum((Counter(each) for each in asked["scopes"].values()), Counter())
+        mean_wait_ms = sums["waited_ms"] / max(sums["batches"], 1)
+    if not mean_wait_ms:
+        raise Failed("This stage has counted no batches: name a --mean-wait.")
+    made = model_of_table(turns, mean_wait_ms) if turns else model_of_counts(asked["cells"], mean_wait_ms)
+    changed, _ = change(ctx, "stage", json.dumps({"learned": made._asdict()}))
+    what = f"A model with a mean wait of {_seconds(round(mean_wait_ms))} at most is the rule learned of the stage."
+    then = f"Nobody waits by it yet. After {MIN_TURNS:,} turns of a tenant, try: bufferctl tune --switch-on TENANT"
+    return {**changed, "learned": made._asdict(), "meanWaitMs": mean_wait_ms}, what, then
+
+
+def try_tenant(ctx: Ctx, tenant: str, weeks: int) -> Shown:
+    """Let the learned wait decide for a tenant, if it cut fewer of their turns than one wait with the same mean."""
+    scope = f"tenant:{_part(tenant)}"
+    model = _model_of(ctx, scope) or _model_of(ctx, "stage")
+    if not model:
+        raise Failed("No model is stored. Make one: bufferctl tune --learn")
+    asked = ctx.obj.ask("tune.read", weeks=weeks)["scopes"]
+    counts = sum((Counter(each) for name, each in asked.items() if _names(name)["tenant"] == tenant), Counter())
+    found = shadow_of(counts, LearnedWait.model_validate(model).name)
+    rows = [
+        {"wait": name, "mean": _seconds(round(waits.mean_wait_ms)), "cut": f"{waits.cut:.1%}"}
+        for name, waits in (("learned", found.learned), ("one for all", found.fixed), ("the rules'", found.rules))
+    ]
+    said = f"{found.turns:,} turns of {tenant}, {found.of_several:,} with several messages, of which this share is cut:"
+    if found.turns < MIN_TURNS or found.learned.cut >= found.fixed.cut:
+        why = f"{MIN_TURNS:,} turns are needed" if found.turns < MIN_TURNS else "it cuts no fewer than one wait for all"
+        shown = "; ".join(f"{row['wait']} {row['cut']} at {row['mean']}" for row in rows)
+        raise Failed(f"The learned wait was not switched on: {why}. {said} {shown}.")
+    changed, text = change(ctx, scope, json.dumps({"wait": "learned", "learned": model}))
+    return {**changed, "shadow": found._asdict()}, said, table(rows), f"{scope}\n{text}"
+
+
+def _model_of(ctx: Ctx, scope: str) -> Json | None:
+    try:
+        model: Json | None = ctx.obj.ask("rules.get", scope=scope)["rules"].get("learned")
+    except NotFound:
+        return None
+    return model
+
+
+def _names(scope: str) -> Json:
+    parts = (part.replace("%2F", "/").replace("%25", "%") for part in scope.split("/"))
+    return dict(zip(("tenant", "platform", "agent"), parts, strict=True))
+
+
+def _number(text: str, unit: str) -> float:
+    if not (match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)" + unit, text)):
+        raise Misused(f"Write 20% or 4s, not {text!r}.")
+    return float(match[1])
+
+
+def _summary(counts: Counts, goal: dict[str, float]) -> Json:
+    """Return what was measured, and what is recommended or why nothing is."""
+    turns, best = counts.get("batches", 0), recommend(counts, **goal)
+    silence_ms, cut, why = (None, None, best) if isinstance(best, str) else (best[0], best[1]._asdict(), None)
+    wait_ms = counts.get("waited_ms", 0) / max(turns, 1)
+    measured = {"turns": turns, "goesOn": going_on(counts)._asdict(), "meanWaitMs": wait_ms}
+    return {**measured, "silenceMs": silence_ms, "cut": cut, "why": why}
+
+
+def _blocks(scopes: list[Json], every: Json, points: dict[int, Json], replays: list[Json]) -> list[Block]:
+    rows = [*scopes, *([{"tenant": "all", **every}] if len(scopes) != 1 else [])]
+    blocks: list[Block] = [table([_row(each) for each in rows]), GOES_ON, "If every batch waited for:"]
+    blocks.append(table([{"silence": _seconds(ms), "cut": _share(rate)} for ms, rate in points.items()]))
+    if replays:
+        shown = [{**each, "cut": f"{each['cut']:.1%}", "meanWaitMs": round(each["meanWaitMs"])} for each in replays]
+        blocks += ["The history, replayed exactly:", table(shown)]
+    if every["why"]:
+        return [*blocks, f"No recommendation: {every['why']}. Wait for more, or name a wider scope or more --weeks."]
+    return [*blocks, f"Recommended: silenceMs {every['silenceMs']}, which cuts {_share(every['cut'])} of the batches."]
+
+
+def _row(summary: Json) -> dict[str, Any]:
+    names: Json = {name: summary[name] for name in ("history", "tenant", "platform", "agent") if name in summary}
+    recommended = _seconds(summary["silenceMs"]) if summary["silenceMs"] else None
+    measured = {"goes on": _share(summary["goesOn"]), "mean wait": _seconds(summary["meanWaitMs"])}
+    return {**names, "turns": summary["turns"], **measured, "recommended": recommended}
+
+
+def _share(rate: Json) -> str:
+    return f"{rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
+
+
+def _seconds(ms: float) -> str:
+    return f"{ms / 1_000:g} s" if ms % 100 == 0 else f"{ms / 1_000:.2f} s"
+
+
+def _part(name: str | None) -> str:
+    """Return a name as a part of a scope."""
+    return (name or "").replace("%", "%25").replace("/", "%2F")

@@ -1,0 +1,96 @@
+"""Runs and turns of authors: read from a table, and replayed to see which batches some waits would have made.
+
+A run is what one author wrote with nobody in between. A turn is a part of a run without a gap above `MAX_GAP_MS`.
+"""
+
+import csv
+import gzip
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from message_buffer.limits import SECOND_MS
+from message_buffer.rules.learned import (
+    EMOJI_END,
+    HOURS_OF_A_QUARTER,
+    LENGTH_EDGES,
+    MAX_GAP_MS,
+    OTHER_END,
+    Seen,
+    place_of,
+)
+
+# The table's codes of what a text ends with, as the model's.
+_ENDS = (0, 1, 2, 3, 4, 4, 4, 4, OTHER_END, EMOJI_END, OTHER_END)
+_COLUMNS = ("corpus", "turn", "pos", "fold", "gap", "n_chars", "end", "hour", "a_n", "a_gap")
+
+
+class Fragment(NamedTuple):
+    """A message of a run. A gap is None before the first message and after the last one."""
+
+    message: Seen
+    gap_before_ms: float | None
+    gap_after_ms: float | None
+
+
+class Run(NamedTuple):
+    fold: int
+    fragments: list[Fragment]
+    author_gap_ms: float | None
+    """The author's mean gap before this run. None if it is not known."""
+
+
+WaitsOf = Callable[[Seen], Sequence[int]]
+
+
+def read_table(path: Path) -> dict[str, list[Run]]:
+    """Return the runs of a table of turns, by corpus."""
+    rows_by_run: dict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(list)
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        rows = csv.reader(lines)
+        heads = next(rows)
+        wanted = [heads.index(column) for column in _COLUMNS]
+        for row in rows:
+            corpus, turn, *rest = (row[at] for at in wanted)
+            rows_by_run[corpus, turn].append(tuple(rest))
+    corpora: dict[str, list[Run]] = defaultdict(list)
+    for (corpus, _), of_run in rows_by_run.items():
+        corpora[corpus].append(_run(sorted(of_run, key=lambda row: int(row[0]))))
+    return corpora
+
+
+def _run(rows: list[tuple[str, ...]]) -> Run:
+    _, fold, _, _, _, _, earlier, mean_log_gap = rows[0]
+    messages = [
+        Seen(bisect_left(LENGTH_EDGES, int(length)), _ENDS[int(end)], max(int(hour), 0) // HOURS_OF_A_QUARTER)
+        for _, _, _, length, end, hour, _, _ in rows
+    ]
+    gaps = [float(row[2]) * SECOND_MS for row in rows[:-1]]
+    author_gap_ms = (math.exp(float(mean_log_gap)) - 0.5) * SECOND_MS if int(earlier) else None
+    return Run(int(fold), list(map(Fragment, messages, [None, *gaps], [*gaps, None])), author_gap_ms)
+
+
+def replay(run: Run, waits_of_message: WaitsOf) -> list[tuple[int, int]]:
+    """Return each message's place and wait, if batches leave after these waits."""
+    found: list[tuple[int, int]] = []
+    count, wait_ms = 0, 0
+    for message, gap_ms, _ in run.fragments:
+        count = 1 if gap_ms is None or gap_ms > wait_ms else count + 1
+        place = place_of(count, gap_ms)
+        wait_ms = waits_of_message(message)[place]
+        found.append((place, wait_ms))
+    return found
+
+
+def turns_of(run: Run, waits_ms: Iterable[float]) -> Iterator[tuple[list[float], float]]:
+    """Yield for each turn by how much the gaps inside it exceed their waits, and the wait of its last message."""
+    excess_ms: list[float] = []
+    for (_, _, gap_ms), wait_ms in zip(run.fragments, waits_ms, strict=True):
+        if gap_ms is not None and gap_ms <= MAX_GAP_MS:
+            excess_ms.append(gap_ms - wait_ms)
+        else:
+            yield excess_ms, wait_ms
+            excess_ms = []
