@@ -15,7 +15,8 @@ from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
 from message_buffer.messages.wire_form import camel_case
 from message_buffer.rules.door_expressions import LEGAL_EXPRESSION, compile_expression
-from message_buffer.rules.rules_and_defaults import CheckedModel
+from message_buffer.rules.platform_numbers import PlatformNumbers
+from message_buffer.rules.rules_and_defaults import CheckedModel, PartialRules, Rules
 
 MAX_DOOR_BYTES = 16 * 1024
 _NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}")
@@ -57,6 +58,15 @@ class Proof(CheckedModel):
         if problems:
             raise InvalidRules("\n".join(problems))
         return self
+
+
+def _only_waits(rules: PartialRules) -> PartialRules:
+    if others := sorted(camel_case(name) for name in rules.model_fields_set if not name.endswith("_ms")):
+        raise InvalidRules(
+            "\n".join(f"{name}: a door has only waits; set it for the account's agent" for name in others)
+        )
+    Rules.model_validate(rules.own)  # raises InvalidRules if the waits do not fit together, or do not fit the defaults
+    return rules
 
 
 class Values(CheckedModel):
@@ -111,11 +121,19 @@ class Mapping(Content):
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = Field(default=True, description="true or false")
     """True if the product sends a webhook again after a 429 or a 503."""
+    rules: Annotated[PartialRules, AfterValidator(_only_waits)] | None = Field(
+        default=None, description='an object of waits, such as {"silenceMs": 5000}'
+    )
 
 
 class Door(NamedTuple):
     name: str
     mapping: Mapping
+
+    @property
+    def numbers(self) -> PlatformNumbers | None:
+        """Return the layer `platform` of the door's messages."""
+        return PlatformNumbers(rules.own, f"door {self.name}") if (rules := self.mapping.rules) else None
 
 
 def is_door_name(name: str) -> bool:

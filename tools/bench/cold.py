@@ -44,7 +44,7 @@ INGEST = IngestSettings(
         ConnectionSettings("its variable has the URL", connect_timeout_ms=6_000, answer_timeout_ms=700),
         iam=None, store=SETTINGS, processor_function="processor",
     ),
-    dynamodb_lane=None, time_is_required=False, event_bus="bus", rules={},
+    dynamodb_lane=None, time_is_required=False, event_bus="bus", rules={}, platform_numbers=True,
     webhook_secret_id="id",  # noqa: S106 - not the secret itself
     rules_table="rules", takeovers_table="takeovers", aliases_table="aliases",
     dead_letter_queue_url="https://dead", whatsapp_queue=None,
