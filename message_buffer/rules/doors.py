@@ -61,11 +61,10 @@ class Proof(CheckedModel):
 
 
 def _only_waits(rules: PartialRules) -> PartialRules:
-    if others := sorted(camel_case(name) for name in rules.model_fields_set if not name.endswith("_ms")):
-        raise InvalidRules(
-            "\n".join(f"{name}: a door has only waits; set it for the account's agent" for name in others)
-        )
-    Rules.model_validate(rules.own)  # raises InvalidRules if the waits do not fit together, or do not fit the defaults
+    for name in rules.model_fields_set:
+        if not name.endswith("_ms"):
+            raise InvalidRules(f"{camel_case(name)}: a door has only waits; set it for the account's agent")
+    Rules.model_validate(rules.own)  # raises InvalidRules if the waits do not fit the defaults
     return rules
 
 
@@ -121,9 +120,7 @@ class Mapping(Content):
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = Field(default=True, description="true or false")
     """True if the product sends a webhook again after a 429 or a 503."""
-    rules: Annotated[PartialRules, AfterValidator(_only_waits)] | None = Field(
-        default=None, description='an object of waits, such as {"silenceMs": 5000}'
-    )
+    rules: Annotated[PartialRules, AfterValidator(_only_waits)] | None = Field(default=None, description="an object")
 
 
 class Door(NamedTuple):

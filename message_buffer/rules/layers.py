@@ -56,10 +56,8 @@ def resolve_rules(
 
     If the merged rules are invalid, begin with as many of the lowest layers as are valid together. Then add the others
     one by one. Skip each layer that makes the rules invalid, and name it in `skipped`. The result depends only on the
-    arguments, so a caller may cache it until a layer changes.
-
-    The layer `platform` has `numbers`. It is skipped if it does not fit the other layers, and never makes one of them
-    invalid.
+    arguments, so a caller may cache it until a layer changes. At last, put `numbers` beneath the layers that are kept,
+    or skip them if they do not fit, so that they never make another layer invalid.
     """
     layers = tuple(layers)
     kept, resolved = _longest_valid_run(layers, platform)

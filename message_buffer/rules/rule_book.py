@@ -102,9 +102,9 @@ class _Snapshot:
             if len(self._resolved) >= MAX_RESOLVED_RULES:
                 self._resolved.clear()
             resolved = self._resolved[key] = resolve_rules(self.layers(known), platform, numbers)
-            # Do not report skipped numbers of a platform: an operator who sets other waits need not know them.
-            for skipped in (each for each in resolved.skipped if each.layer != PLATFORM_LAYER):
-                self._skip(skipped.layer, skipped.reason, platform=platform)
+            for skipped in resolved.skipped:
+                if skipped.layer != PLATFORM_LAYER:  # an operator who sets other waits need not know the platform's
+                    self._skip(skipped.layer, skipped.reason, platform=platform)
         return resolved
 
     def layers(self, scopes: Iterable[str]) -> list[RuleLayer]:
