@@ -329,7 +329,7 @@ class ResponderConfig(Settings):
     the AI must answer each batch by itself, and `interrupt` if replies have several parts."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
     """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. It must be
-    above the `maxWaitMs` of `rules`; raise it if a tenant's or an agent's rules have a longer one."""
+    above the `maxWaitMs` of `rules`; raise it if the rules of a tenant, an agent or a door have a longer one."""
     channel: Literal["platform", "fake"] = "platform"
     """`platform` sends replies by the customer's platform. Choose `fake`, which publishes them on the bus, to try the
     responder, or to send replies by a system of your own."""
@@ -420,6 +420,8 @@ class StageConfig(Settings):
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
     tune: TuneConfig = TuneConfig()
     """Counts of the authors' gaps."""
+    platform_numbers: bool = True
+    """Use the waits that are assumed for SMS and WhatsApp (docs/rules.md#platforms) where no rule sets others."""
     network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
     cache: CacheConfig = CacheConfig()

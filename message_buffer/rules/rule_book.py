@@ -1,11 +1,11 @@
 """The rules that are in force, as one instance of a function knows them.
 
-    defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
+    defaults <- platform <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
-The table contains all layers except the first two. Operators change the layers there. An instance reads the table's
-version every few seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table
-cannot be reached, the rules that were read last stay in force. An instance that has never read the table cannot know
-who owns an account, so it refuses messages.
+The table contains the layers from `stage` on, and the doors. Operators change both there. An instance reads the
+table's version every few seconds, and the whole table only if the version has changed. Invalid rules are skipped. If
+the table cannot be reached, the rules that were read last stay in force. An instance that has never read the table
+cannot know who owns an account, so it refuses messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,7 @@ from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, door_of, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
+from message_buffer.rules.platform_numbers import PLATFORM_LAYER, PlatformNumbers, numbers_of
 from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
@@ -90,18 +91,20 @@ class _Snapshot:
         self._stage_rules = stage_rules
         self._telemetry = telemetry
         self._read: dict[str, RuleLayer | Owner | Door | None] = {}
-        self._resolved: dict[tuple[tuple[str, ...], str], ResolvedRules] = {}
+        self._resolved: dict[tuple[tuple[str, ...], str, str], ResolvedRules] = {}
 
-    def resolve(self, scopes: Iterable[str], platform: str) -> ResolvedRules:
+    def resolve(self, scopes: Iterable[str], platform: str, numbers: PlatformNumbers | None) -> ResolvedRules:
         # Cache by the scopes that have rules. Most conversations have no rules of their own, so they share one result.
         known = tuple(scope for scope in scopes if scope in self._stored)
-        resolved = self._resolved.get((known, platform))
+        key = known, platform, numbers.source if numbers else ""
+        resolved = self._resolved.get(key)
         if resolved is None:
             if len(self._resolved) >= MAX_RESOLVED_RULES:
                 self._resolved.clear()
-            resolved = self._resolved[known, platform] = resolve_rules(self.layers(known), platform)
+            resolved = self._resolved[key] = resolve_rules(self.layers(known), platform, numbers)
             for skipped in resolved.skipped:
-                self._skip(skipped.layer, skipped.reason, platform=platform)
+                if skipped.layer != PLATFORM_LAYER:  # an operator who sets other waits need not know the platform's
+                    self._skip(skipped.layer, skipped.reason, platform=platform)
         return resolved
 
     def layers(self, scopes: Iterable[str]) -> list[RuleLayer]:
@@ -158,6 +161,7 @@ class RuleBook:
         *,
         queues: Queues = NO_QUEUES,
         quota: Quota = ACCOUNT_QUOTA,
+        has_platform_numbers: bool = True,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
@@ -165,6 +169,7 @@ class RuleBook:
         self._telemetry = telemetry
         self.queues = queues
         self._quota = quota
+        self._has_platform_numbers = has_platform_numbers
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
@@ -174,7 +179,10 @@ class RuleBook:
         self._checking = Lock()
 
     def for_conversation(self, conversation: ConversationId, agent: str | None = None) -> ResolvedRules:
-        return self._current().resolve(scopes_of(conversation, agent), conversation.platform)
+        snapshot, platform, account = self._current(), conversation.platform, conversation.account
+        door = snapshot.door(door_of(platform, account)) if platform == "custom" else None
+        of_channel = numbers_of(platform, account) if self._has_platform_numbers else None
+        return snapshot.resolve(scopes_of(conversation, agent), platform, door.numbers if door else of_channel)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
         """Return the layers that apply to this conversation, the lowest first."""

@@ -6,7 +6,7 @@ from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import LearnedWait
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 from tests.support.learned import MODEL
-from tests.support.webhook_cases import Case, cases
+from tests.support.webhook_cases import Case, cases, whole
 
 
 def types_of(case: Case) -> set[str]:
@@ -69,6 +69,24 @@ def test_what_people_press_on_a_platform_waits_as_a_press(scene: Scene, case: Ca
     scene.post(case.platform, case.body)
     (waiting,) = scene.engine.store.list_conversations(0).conversations
     assert waiting.scheduled_at_ms - scene.engine.clock.now_ms == 70
+
+
+@pytest.mark.parametrize(
+    ("platform", "content", "wait_ms"),
+    [
+        ("twilio", {"Body": "the first part"}, 5_000),
+        ("twilio", {"Body": "Hey", "From": "whatsapp:+15551234567", "To": "whatsapp:+15558675310"}, 1_000),
+        ("whatsapp", {"messages": [{"type": "text", "text": {"body": "Hey"}}]}, 1_000),
+        ("whatsapp", {"messages": [{"type": "image", "image": {"id": "1", "mime_type": "image/jpeg"}}]}, 4_000),
+        ("messenger", {"message": {"attachments": [{"type": "image", "payload": {"url": "https://a.test/1"}}]}}, 2_000),
+    ],
+)
+def test_a_channel_whose_parts_come_later_waits_longer(
+    scene: Scene, platform: str, content: Json, wait_ms: int
+) -> None:
+    scene.post(platform, whole(platform, content))
+    (waiting,) = scene.engine.store.list_conversations(0).conversations
+    assert waiting.scheduled_at_ms - scene.engine.clock.now_ms == wait_ms
 
 
 def test_an_album_is_not_split_by_a_batchs_count(scene: Scene) -> None:
