@@ -114,7 +114,7 @@ class Message(_Open):
     """The agent that served the conversation when the message arrived."""
     queue: Text | None = None
     """The queue that the rules named when the message arrived. None in a stage without queues."""
-    learned_waits: _Text | None = None
+    learned_waits: Text | None = None
     """The waits by the model of the rules, for the counts that compare them with the waits in force."""
     traceparent: Text | None = None
     """The trace of the webhook that contained the message, as W3C's header names it."""

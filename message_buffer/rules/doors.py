@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
+from message_buffer.messages.wire_form import camel_case
 from message_buffer.rules.door_expressions import LEGAL_EXPRESSION, compile_expression
 from message_buffer.rules.platform_numbers import PlatformNumbers
 from message_buffer.rules.rules_and_defaults import CheckedModel, PartialRules, Rules

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, CheckedModel, RuleLayer, Rules, RuleValue
 from message_buffer.rules.platform_numbers import PLATFORM_LAYER, PlatformNumbers
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, CheckedModel, RuleLayer, Rules, RuleValue
 
 
 class Origin(NamedTuple):
