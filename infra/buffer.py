@@ -27,7 +27,14 @@ from .function import Function, Placement, Runtime, keep_identity, source_code
 from .queues import camel_case, make_queues
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
-from .storage import OversizeBucket, QueueConstruct, SecretConstruct, TableConstruct, key_of_logged_ids
+from .storage import (
+    IdleTableConstruct,
+    OversizeBucket,
+    QueueConstruct,
+    SecretConstruct,
+    TableConstruct,
+    key_of_logged_ids,
+)
 from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
@@ -90,12 +97,14 @@ class BufferStack(StageStack):
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
+        self.idle_table = IdleTableConstruct(self, "Idle", config=config)
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
             oversize_bucket=self.oversize.bucket_name,
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
+            idle_table=self.idle_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
         )
 
@@ -103,7 +112,15 @@ class BufferStack(StageStack):
             DynamoDbLaneResources(self, runtime=self._runtime, emission=emission) if config.has_dynamodb_lane else None
         )
         self.valkey_lane = (
-            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission) if valkey else None
+            ValkeyLaneResources(
+                self,
+                runtime=self._runtime,
+                valkey=valkey,
+                emission=emission,
+                dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
+            )
+            if valkey
+            else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)
@@ -126,6 +143,7 @@ class BufferStack(StageStack):
                 dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
                 event_bus=self.bus.event_bus_name,
                 takeovers_table=self.takeovers_table.table_name,
+                idle_table=self.idle_table.table_name,
                 queues=tuple(self.queues),
             ),
         )
@@ -191,6 +209,7 @@ class BufferStack(StageStack):
                 rules_table=self.rules_table.table_name,
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
+                idle_table=self.idle_table.table_name,
                 dead_letter_queue_url=self.dead_letters.queue_url,
                 whatsapp_queue=self.whatsapp_queues.settings if self.whatsapp_queues else None,
                 queues={
@@ -232,6 +251,7 @@ class BufferStack(StageStack):
                 rules_table=self.rules_table.table_name,
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
+                idle_table=self.idle_table.table_name,
                 oversize_bucket=self.oversize.bucket_name,
                 ages_out=_ages_out(self._config),
                 queues=tuple(self.queues),

@@ -15,6 +15,7 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, SECOND_M
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
+    DynamoDbLaneSettings,
     EmissionSettings,
     ProcessorSettings,
     StoreSettings,
@@ -68,7 +69,13 @@ class ValkeyLaneResources:
     """
 
     def __init__(
-        self, scope: Construct, *, runtime: Runtime, valkey: ValkeySettings, emission: EmissionSettings
+        self,
+        scope: Construct,
+        *,
+        runtime: Runtime,
+        valkey: ValkeySettings,
+        emission: EmissionSettings,
+        dynamodb_lane: DynamoDbLaneSettings | None,
     ) -> None:
         self._scope, self._config = scope, runtime.config
         # After a processor has failed, start a pass of the watchdog a second after the lease has expired.
@@ -106,7 +113,13 @@ class ValkeyLaneResources:
             "watchdog",
             runtime=runtime,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            settings=WatchdogSettings(log=runtime.log, valkey=valkey),
+            settings=WatchdogSettings(
+                log=runtime.log,
+                valkey=valkey,
+                dynamodb_lane=dynamodb_lane,
+                event_bus=emission.event_bus,
+                idle_table=emission.idle_table,
+            ),
             # The watchdog starts processors, and is invoked when one of them has failed.
             in_a_loop=True,
         )

@@ -99,6 +99,7 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
+    idle_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
 
@@ -129,6 +130,7 @@ class IngestSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
+    idle_table: str
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
@@ -157,11 +159,16 @@ class DynamoDbProcessorSettings(NamedTuple):
     log: LogSettings
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
+    is_alone: bool
+    """True in a stage without the Valkey lane, whose watchdog would look for customers who fell silent."""
 
 
 class WatchdogSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings
+    dynamodb_lane: DynamoDbLaneSettings | None
+    event_bus: str
+    idle_table: str
 
 
 class AdminSettings(NamedTuple):
@@ -179,6 +186,7 @@ class AdminSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
+    idle_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
@@ -195,6 +203,7 @@ class GateSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings | None
     event_bus: str
     takeovers_table: str
+    idle_table: str
     queues: tuple[str, ...] = ()
     """The names of the stage's queues."""
 

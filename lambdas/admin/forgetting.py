@@ -18,6 +18,7 @@ from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
 from message_buffer.events.conversation_events import FORGOTTEN, forgotten_event
 from message_buffer.events.dead_letters import DeadLetterQueue, Letter
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.keys import batch_prefix
@@ -41,6 +42,7 @@ class Places(NamedTuple):
     dead_letters: Sequence[DeadLetterQueue]
     """The stage's dead letters, and those of each of its queues."""
     takeovers: TakeoversTable
+    idle: IdleTable
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
     aliases: AliasesTable
@@ -134,7 +136,8 @@ class Forgetting:
             ) from error
 
     def _copies(self, name: str, *, until_ms: int | None, erase: bool) -> tuple[dict[str, int], bool]:
-        """Count the conversation's objects, and its dead letters with their messages. If `erase`, also erase them all.
+        """Count the conversation's objects, its item of silence, and its dead letters with their messages. If `erase`,
+        also erase them all.
 
         Return (the counts, True if the dead letters were read to the end).
         """
@@ -158,7 +161,10 @@ class Forgetting:
         keys = [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
         if erase:
             self._places.objects.delete(keys)
-        return {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys)}, finished
+        # A processor that read the batch before it was erased may still store the item.
+        idle = self._places.idle.forget(name, until_ms=until_ms) if erase else self._places.idle.count(name)
+        counts = {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys), "idle": idle}
+        return counts, finished
 
     def _drop_object(self, reference: Any) -> None:
         if isinstance(reference, dict) and str(reference.get("key")).startswith(f"{DEAD_LETTERS}/"):

@@ -21,6 +21,7 @@ from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
@@ -51,7 +52,8 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
     lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
-    hand_offs = HandOffs(lanes, bus, takeovers, has_queue=HANDOFF in settings.queues)
+    idle = IdleTable(settings.idle_table, telemetry)
+    hand_offs = HandOffs(lanes, bus, takeovers, idle, has_queue=HANDOFF in settings.queues)
 
     rules = RulesAdmin(
         table=rules_table,
@@ -63,7 +65,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         time_left=call.time_left,
     )
     operations = operations_of(
-        Conversations(valkey_lane, bus, hand_offs, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
+        Conversations(valkey_lane, bus, hand_offs, idle, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
         DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(
@@ -73,6 +75,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
                 objects=ObjectStore(settings.oversize_bucket),
                 dead_letters=[dead_letters, *map(DeadLetterQueue, settings.queue_dead_letter_urls)],
                 takeovers=takeovers,
+                idle=idle,
                 ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),
             ),

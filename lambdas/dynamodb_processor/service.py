@@ -96,6 +96,7 @@ class DynamoDbProcessor:
         triggers: TriggerQueue,
         emission: Emission,
         telemetry: Telemetry,
+        idle_pass: Callable[[Callable[[], bool]], None] | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         beat_seconds: float = HEARTBEAT_SECONDS,
@@ -103,6 +104,7 @@ class DynamoDbProcessor:
         self._messages, self._windows = table.messages, table.windows
         self._triggers = triggers
         self._emission = emission
+        self._idle_pass = idle_pass or (lambda _has_time: None)
         self._telemetry = telemetry
         self._clock = clock
         self._random = random
@@ -166,6 +168,7 @@ class DynamoDbProcessor:
             self._telemetry.count("Pending", len(windows))
         self._telemetry.measure_ms("OldestOverdueMs", overdue_ms)
         self._telemetry.info("swept", open=len(windows), resent=resent)
+        self._idle_pass(time.has_a_call)
 
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
         now_ms, conversation = self._clock(), trigger.conversation

@@ -7,6 +7,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS, HandOffs, Initiator
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
@@ -26,6 +27,7 @@ class Gate:
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
         takeovers: TakeoversTable,
+        idle: IdleTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         has_queue: bool = False,
@@ -34,8 +36,9 @@ class Gate:
         self._dynamodb_lane = dynamodb_lane
         # The DynamoDB lane is first, so that a hold reaches it even if Valkey is unavailable and the call fails.
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
-        self._hand_offs = HandOffs(self._lanes, bus, takeovers, has_queue=has_queue, clock=clock)
+        self._hand_offs = HandOffs(self._lanes, bus, takeovers, idle, has_queue=has_queue, clock=clock)
         self._takeovers = takeovers
+        self._idle = idle
         self._clock = clock
 
     def ask(self, fields: Json) -> Json:
@@ -80,6 +83,7 @@ class Gate:
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise
+        self._idle.cancel(name)
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:

@@ -12,14 +12,17 @@ from lambdas.ingest.report import Done
 from message_buffer.clock import Clock
 from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
+from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 from message_buffer.rules.quota import Charge
 
 
 class Buffering:
-    def __init__(self, lane: Lane, bus: EventBus, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: EventBus, idle: IdleTable, clock: Clock) -> None:
         self._lane = lane
+        self._idle = idle
         self._bus = bus
         self._clock = clock
 
@@ -51,6 +54,9 @@ class Buffering:
         """
         name = str(message.conversation)
         outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
+        # A repeat must not end the steps after a newer message.
+        is_first = isinstance(outcome, o.BufferCancelled)
+        self._idle.cancel(name, upto_ms=None if is_first else sent_at_ms(decode_fields(message.payload)))
         done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
         return cancelled_event(
             message.conversation,

@@ -28,6 +28,7 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import MessageBufferError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
@@ -67,6 +68,7 @@ def _ingest() -> Ingest:
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, queues=settings.queues),
         takeovers=TakeoversTable(settings.takeovers_table),
+        idle=IdleTable(settings.idle_table, telemetry, patience=aws.HURRIED),
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),

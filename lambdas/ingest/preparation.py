@@ -125,7 +125,7 @@ def _prepare_one(
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            payload = _payload_of(message, intake, rules, agent=agent, queue=queue)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -136,7 +136,7 @@ def _prepare_one(
             new_timing = timing_of(message, rules) if message.attachments else None
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
             change = update._replace(conversation=conversation)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            payload = _payload_of(message, intake, rules, agent=agent, queue=queue)
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             texts = (update.message_id, *(getattr(update, name, None) for name in ("author", "emoji")))
@@ -186,10 +186,11 @@ def update_belongs(
     return Belongs(conversation, agent)
 
 
-def _payload_of(message: Message, **route: str | None) -> bytes:
-    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, and
-    its trace."""
-    known = {name: value for name, value in route.items() if value is not None}
+def _payload_of(message: Message, intake: Intake, rules: Rules, **route: str | None) -> bytes:
+    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
+    trace, and the rule that counts after its batch."""
+    found = {**route, "traceparent": intake.traceparent, "idle_after_ms": rules.idle_after_ms or None}
+    known = {name: value for name, value in found.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
 
 

@@ -31,6 +31,7 @@ from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLa
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
@@ -62,6 +63,7 @@ class Ingest:
         telemetry: Telemetry,
         book: RuleBook,
         takeovers: TakeoversTable,
+        idle: IdleTable,
         dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
@@ -76,8 +78,8 @@ class Ingest:
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
         self._bus = bus
-        self._buffering = Buffering(lane, bus, clock)
-        self._hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
+        self._buffering = Buffering(lane, bus, idle, clock)
+        self._hand_offs = HandOffs([lane], bus, takeovers, idle, has_queue=HANDOFF in book.queues, clock=clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book

@@ -1,4 +1,5 @@
-"""The watchdog: puts back conversations whose claim or token has expired, and starts missing processors."""
+"""The watchdog: puts back conversations whose claim or token has expired, starts missing processors, and finds
+customers who fell silent."""
 
 from collections.abc import Callable
 
@@ -17,9 +18,16 @@ MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 
 class Watchdog:
     def __init__(
-        self, lane: ValkeyLane, telemetry: Telemetry, *, max_step_ms: int, clock: Clock = system_clock
+        self,
+        lane: ValkeyLane,
+        telemetry: Telemetry,
+        idle_pass: Callable[[Callable[[], bool]], None],
+        *,
+        max_step_ms: int,
+        clock: Clock = system_clock,
     ) -> None:
         self._lane = lane
+        self._idle_pass = idle_pass
         self._max_step_ms = max_step_ms
         self._telemetry = telemetry
         self._clock = clock
@@ -45,6 +53,7 @@ class Watchdog:
                 self._telemetry.count("StoreFailures")
                 self._telemetry.warn("shard not checked", shard=shard, reason=str(error))
         self._report(checked)
+        self._idle_pass(lambda: remaining_ms() >= self._max_step_ms)
         if first_error:
             raise first_error
 

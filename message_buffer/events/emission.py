@@ -16,6 +16,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.batch_queues import BatchQueues, acceptable
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECOND_MS
@@ -51,7 +52,7 @@ class TimeLeft:
 
 
 class Emission:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - `open_emission` makes each of them
         self,
         bus: EventBus,
         objects: ObjectStore,
@@ -59,6 +60,7 @@ class Emission:
         telemetry: Telemetry,
         *,
         queues: BatchQueues,
+        idle: IdleTable,
         max_event_bytes: int,
         max_attempts: int,
         clock: Clock = system_clock,
@@ -68,6 +70,7 @@ class Emission:
         self._dead_letters = dead_letters
         self._telemetry = telemetry
         self._queues = queues
+        self._idle = idle
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
         self._clock = clock
@@ -129,6 +132,7 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
+        self._idle.begin(conversation, taken, content, before=time.require_a_call)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -184,6 +188,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         DeadLetterQueue(settings.dead_letter_queue_url),
         telemetry,
         queues=BatchQueues(settings.queues),
+        idle=IdleTable(settings.idle_table, telemetry),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
     )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
 from message_buffer.events.event_bus import EventBus, conversation_event
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import NO_END_MS, Holder, shown_end
 from message_buffer.lanes.lane import Lane
@@ -56,6 +57,7 @@ class HandOffs:
         lanes: Sequence[Lane],
         bus: EventBus,
         table: TakeoversTable,
+        idle: IdleTable,
         *,
         has_queue: bool = False,
         clock: Clock = system_clock,
@@ -63,6 +65,7 @@ class HandOffs:
         self._lanes = lanes
         self._bus = bus
         self._table = table
+        self._idle = idle
         self.has_queue = has_queue
         self._clock = clock
 
@@ -93,6 +96,7 @@ class HandOffs:
         if not takeover.is_on(self._clock()):
             return takeover, False
         self._hold(name, takeover, initiator.cause)
+        self._idle.cancel(name)
         if not takeover.is_published:
             about = {"messageId": initiator.message_id, "until": shown_end(takeover.until_ms)}
             self._publish(HANDED_OFF, conversation, initiator, takeover.began_at_ms, reason=initiator.reason, **about)
@@ -133,6 +137,7 @@ class HandOffs:
 
     def complete(self, conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> None:
         """Publish that the conversation's task is done, with the messages that arrived until `at_ms`."""
+        self._idle.cancel(str(conversation), upto_ms=at_ms)
         self._publish(COMPLETED, conversation, initiator, at_ms, summary=initiator.reason)
 
     def _hold(self, name: str, takeover: Takeover, cause: str) -> None:

@@ -49,10 +49,12 @@ MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
 MAX_WAIT_MS = DAY_MS
+MAX_IDLE_STEPS = 5
+MAX_IDLE_MS = 7 * DAY_MS
 _UNREADABLE = 10**30
 
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
-RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | tuple[int, ...] | OnHumanReply | None"
 
 # Each preset sets the silence, the typing wait and the longest wait, because a lower layer's silence may be longer than
 # the preset's `max_wait_ms`.
@@ -303,6 +305,24 @@ _Apps = Annotated[
 ]
 
 
+def _legal_steps(steps: tuple[int, ...]) -> tuple[int, ...]:
+    if not all(low < high for low, high in zip((MINUTE_MS - 1, *steps), (*steps, MAX_IDLE_MS + 1), strict=True)):
+        raise ValueError("they do not rise, or one is too short or too long")
+    return steps
+
+
+_Steps = Annotated[
+    tuple[int, ...],
+    Field(
+        strict=False,
+        max_length=MAX_IDLE_STEPS,
+        description=f"a list of at most {MAX_IDLE_STEPS} rising whole numbers of milliseconds"
+        f" from {MINUTE_MS} to {MAX_IDLE_MS}",
+    ),
+    AfterValidator(_legal_steps),
+]
+
+
 class _RuleFields(_Checked):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
@@ -329,6 +349,7 @@ class _RuleFields(_Checked):
     control_languages: _Languages = ()
     on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
     inbox_apps: _Apps = ()
+    idle_after_ms: _Steps = ()
     # Overrides the conditions of the stage's queues.
     queue: Annotated[
         str | None, Field(pattern=QUEUE_NAME, description="null, or the name of one of the stage's queues")

@@ -40,6 +40,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.idle import FakeIdle
 from tests.support.takeovers import FakeTakeovers
 
 INGEST = "ingest"
@@ -157,6 +158,7 @@ class Desk:
         """The dead letters of one of the stage's queues."""
         self.objects = FakeObjects()
         self.takeovers = FakeTakeovers()
+        self.idle = FakeIdle()
         self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
@@ -175,10 +177,10 @@ class Desk:
             clock=self.engine.clock,
         )
         hand_offs = HandOffs(
-            [lane], self.bus, self.takeovers, has_queue=self.has_handoff_queue, clock=self.engine.clock
+            [lane], self.bus, self.takeovers, self.idle, has_queue=self.has_handoff_queue, clock=self.engine.clock
         )
         operations = operations_of(
-            Conversations(lane, self.bus, hand_offs, agent_of=rules.agent_of, clock=self.engine.clock),
+            Conversations(lane, self.bus, hand_offs, self.idle, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(
                 self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
@@ -186,7 +188,13 @@ class Desk:
             forgetting=Forgetting(
                 [lane, *self.fallback],
                 Places(
-                    self.table, self.objects, [self.queue, self.queue_letters], self.takeovers, AGES_OUT, self.aliases
+                    self.table,
+                    self.objects,
+                    [self.queue, self.queue_letters],
+                    self.takeovers,
+                    self.idle,
+                    AGES_OUT,
+                    self.aliases,
                 ),
                 bus=self.bus,
                 time_left=lambda: self.time_left_ms,
