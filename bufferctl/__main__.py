@@ -13,11 +13,11 @@ try:
     import typer
     from typer.core import TyperGroup
 
-    from bufferctl.commands import conversation, cost, dead, door, rules, stage, tenant
+    from bufferctl.commands import conversation, cost, dead, door, rules, secret, stage, tenant, tune
     from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
     from bufferctl.formatting import as_json, blocks_of
     from bufferctl.options import Given
-    from bufferctl.stage import ROOT, stages
+    from bufferctl.stage import ROOT, deployed_commit, find_account, stages
     from bufferctl.terminal import show_error, show_result
 except ModuleNotFoundError as missing:
     sys.exit(
@@ -38,7 +38,8 @@ examples:
 app = typer.Typer(rich_markup_mode=None, epilog=EPILOG)  # without markup, --help needs no rich
 app.add_typer(stage.app)
 app.add_typer(cost.app)
-for each in (conversation, rules, dead, door, tenant):
+app.add_typer(tune.app)
+for each in (conversation, rules, secret, dead, door, tenant):
     app.add_typer(each.app, name=each.__name__.rpartition(".")[2])
 
 
@@ -109,17 +110,24 @@ def _keep(context: typer.Context, option: typer.CallbackParam, value: Any) -> No
         setattr(context.obj, str(option.name), value)
 
 
-def _say_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
+def _say_version(context: typer.Context, wanted: bool) -> None:  # noqa: FBT001 - typer calls it
     if wanted:
-        from bufferctl.checkout import commit  # noqa: PLC0415 - only this option needs it
+        from bufferctl.checkout import CHANGED, commit  # noqa: PLC0415 - only this option needs it
 
-        version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-        print(f"bufferctl {version} ({commit() or 'not a git checkout'})")
+        version, ours = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"], commit()
+        print(f"bufferctl {version} ({ours or 'not a git checkout'})")
+        given: Given = context.obj
+        if getattr(context.get_parameter_source("stage"), "name", "") == "COMMANDLINE":
+            account = find_account(given.stage, profile=given.profile, region=given.region, outputs=given.outputs)
+            theirs = deployed_commit(account, given.stage)
+            verdict = "the same" if ours and ours == theirs and CHANGED not in ours else "they differ, or files changed"
+            print(f"stage {given.stage} ({theirs or 'not deployed from a git checkout'}): {verdict}")
         raise typer.Exit
 
 
 def _shared(name: str, text: str, **more: Any) -> Any:
-    return typer.Option(name, help=text, callback=_keep, expose_value=False, **more)
+    # `--version` needs these options, wherever they stand, so they are read before it.
+    return typer.Option(name, help=text, callback=_keep, expose_value=False, is_eager=True, **more)
 
 
 @app.callback()
@@ -138,7 +146,7 @@ def bufferctl(
     ] = None,
     json: Annotated[bool, _shared("--json", "Print JSON, for programs.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version and the commit.")
+        bool, typer.Option("--version", callback=_say_version, help="Print the commit, with --stage also the stage's.")
     ] = False,
 ) -> None:
     """Operate a stage of the message buffer. The options of all commands may stand before or after the command."""

@@ -39,6 +39,10 @@ class NotFound(Failed):
     code = 4
 
 
+class Conflict(Failed):
+    """The rules have changed since they were read."""
+
+
 class FoundProblems(Failed):
     """The command has done its work, and found problems in the stage."""
 
@@ -56,7 +60,7 @@ EXIT_STATUSES = {
     Misused.code: "wrong usage",
     Unreachable.code: "AWS, or the stage's Valkey, cannot be reached: try again",
     NotFound.code: "not found: the stage, conversation, scope or dead letter",
-    FoundProblems.code: "`verify` or `doctor` found problems",
+    FoundProblems.code: "`verify`, `doctor` or `secret check` found problems",
     Incomplete.code: "done in part: run it again",
     130: "interrupted by Ctrl-C",
 }

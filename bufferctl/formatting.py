@@ -118,6 +118,12 @@ def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
+def clock_time(at_ms: int) -> str:
+    """Return a time for a sentence, with the day if that is not today."""
+    at = _local_time(at_ms)
+    return f"{at:%H:%M:%S}" if at.date() == datetime.now(at.tzinfo).date() else f"{at:%a %d %b %H:%M:%S}"
+
+
 def second_of(time: str) -> str:
     """Return an event's time in the reader's time zone. AWS writes `time` in UTC, in whole seconds."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

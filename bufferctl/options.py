@@ -18,9 +18,17 @@ UNITS_MS = {"s": 1_000, "m": 60_000, "h": HOUR_MS}
 
 # A result, and the blocks that show it.
 Shown = tuple[Any, ...]
-Conversation = Annotated[str, typer.Argument(help="tenant/platform/account/user")]
 JsonText = Annotated[str, typer.Argument(help="a JSON object; - reads it from standard input")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def checked_id(conversation: str | None) -> str | None:
+    if conversation is not None and not re.fullmatch("[^/]+(/[^/]+){3}", conversation):
+        raise typer.BadParameter(f"{conversation!r} is no conversation id, which reads tenant/platform/account/user")
+    return conversation
+
+
+Conversation = Annotated[str, typer.Argument(help="tenant/platform/account/user", callback=checked_id)]
 
 
 @dataclass

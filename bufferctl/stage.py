@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bufferctl import sessions
-from bufferctl.errors import Failed, NotFound, Unreachable
+from bufferctl.errors import Conflict, Failed, NotFound, Unreachable
 from lambdas.canary.webhook import generic_secret
 from message_buffer.json_object import Json
 
@@ -20,8 +20,8 @@ LOCAL_OUTPUTS = ROOT / ".local" / "outputs.json"
 # The region of a stage for which cdk.json names none; tests compare it with the settings of `infra`.
 DEFAULT_REGION = "us-east-1"
 
-# Error codes of the admin function and the responder that have an exit status of their own.
-ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable}
+# Error codes of the admin function and the responder that have an error of their own.
+ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable, "conflict": Conflict}
 
 Client = Callable[[str], Any]
 
@@ -44,8 +44,8 @@ class StageClient:
     admin_function: str
     responder_function: Callable[[], str | None]
     """Returns the name of the responder's function, or None in a stage without a responder."""
-    webhook_secret: Callable[[], str]
-    """Returns the secret of the generic webhook, which it reads when it is first called."""
+    webhook_secret_id: Callable[[], str]
+    """Returns the id of the secret of all webhooks."""
     client: Client
 
     def ask(self, operation: str, **fields: Any) -> Json:
@@ -58,6 +58,13 @@ class StageClient:
         if function is None:
             raise Failed("This stage has no responder.")
         return self._ask(function, operation, fields)
+
+    def webhook_secret(self) -> str:
+        """Return the secret of the generic webhook."""
+        found = self.client("secretsmanager").get_secret_value(SecretId=self.webhook_secret_id())["SecretString"]
+        if (secret := generic_secret(found)) is None:
+            raise Failed("This stage has no secret for the generic webhook.")
+        return secret
 
     def _ask(self, function: str, operation: str, fields: Json) -> Json:
         given = {name: value for name, value in fields.items() if value is not None}
@@ -93,6 +100,11 @@ def find_account(name: str, *, profile: str | None, region: str | None, outputs:
     return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=command)
 
 
+def deployed_commit(account: Account, name: str) -> str | None:
+    """Return the commit that the stage was deployed from, or None if that was no git checkout."""
+    return _outputs(account.client, f"MessageBuffer-{name}-Buffer").get("Commit")
+
+
 def _outputs_of_local(path: Path) -> Json:
     try:
         outputs: Json = json.loads(path.read_text())
@@ -116,13 +128,14 @@ def _client_of_emulator(outputs: Json) -> Client:
 
 def _find_local(path: Path) -> StageClient:
     outputs = _outputs_of_local(path)
+    client = _client_of_emulator(outputs)
     return StageClient(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["Functions"]["admin"],
         responder_function=lambda: outputs["Functions"].get("responder"),
-        webhook_secret=lambda: str(outputs["WebhookSecrets"]["generic"]),
-        client=_client_of_emulator(outputs),
+        webhook_secret_id=lambda: _outputs(client, f"MessageBuffer-{LOCAL}-Buffer")["WebhookSecretId"],
+        client=client,
     )
 
 
@@ -153,7 +166,7 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
         event_bus=outputs["EventBusName"],
         admin_function=outputs["AdminFunction"],
         responder_function=lambda: _responder(client, name),
-        webhook_secret=lambda: _generic_secret(client, outputs["WebhookSecretId"]),
+        webhook_secret_id=lambda: outputs["WebhookSecretId"],
         client=client,
     )
 
@@ -190,10 +203,3 @@ def _responder(client: Client, name: str) -> str | None:
         if error.response["Error"]["Code"] != "ValidationError":
             raise
         return None
-
-
-def _generic_secret(client: Client, secret_id: str) -> str:
-    secret = generic_secret(client("secretsmanager").get_secret_value(SecretId=secret_id)["SecretString"])
-    if secret is None:
-        raise Failed("This stage has no secret for the generic webhook.")
-    return secret

@@ -14,6 +14,7 @@ from message_buffer.settings import (
     GateSettings,
     IngestSettings,
     LogSettings,
+    TuningSettings,
     ValkeySettings,
 )
 
@@ -91,13 +92,21 @@ class BufferStack(StageStack):
             "may have two.",
         )
         # The rules that operators change. The table is small, so a function reads all of it.
-        self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope")
+        self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope", expires_by="expires_at")
         # The conversations that human agents answer (`message_buffer/takeovers/`), and the progress of large webhooks
         # (`lambdas/ingest/progress.py`).
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
         self.idle_table = IdleTableConstruct(self, "Idle", config=config)
+        # How long authors are silent before they go on, by scope and week (`message_buffer/tuning/`).
+        self.tuning_table = (
+            TableConstruct(
+                self, "Tuning", config=config, partition_key="scope", sort_key="week", expires_by="expires_at"
+            )
+            if config.tune.counts
+            else None
+        )
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
@@ -106,6 +115,9 @@ class BufferStack(StageStack):
             dead_letter_queue_url=self.dead_letters.queue_url,
             idle_table=self.idle_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
+            tuning=TuningSettings(self.tuning_table.table_name, config.tune.assumed_reply_ms)
+            if self.tuning_table
+            else None,
         )
 
         self.dynamodb_lane = (
@@ -216,6 +228,7 @@ class BufferStack(StageStack):
                     name: conditions.model_dump(exclude_none=True)
                     for name, conditions in self._config.effective_queues.items()
                 },
+                notes_replies=self._config.tune.replies,
             ),
             has_url=self._config.api.kind == "url",
         )

@@ -154,6 +154,8 @@ def _grant_emit(function: Function, stack: BufferStack) -> None:
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
     for folder in (BATCHES, DEAD_LETTERS):
         _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
+    if stack.tuning_table:
+        _grant_table(function, stack.tuning_table, "UpdateItem")
 
 
 def _grant_idle_pass(function: Function, stack: BufferStack) -> None:

@@ -5,6 +5,7 @@ CDK itself says if it is not bootstrapped, or if a stack is in a state in which 
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
@@ -49,12 +50,16 @@ def identify(config: StageConfig) -> Clients:
     try:
         session = boto3.Session()
         sts = session.client("sts", region_name=config.region, config=CLIENT_CONFIG)
+        if not re.search(r"\.(amazonaws\.|api\.aws)", endpoint := sts.meta.endpoint_url):
+            raise Stuck(
+                f"Unset AWS_ENDPOINT_URL, or endpoint_url in your AWS configuration: it names {endpoint}, not AWS."
+            )
         account = sts.get_caller_identity()["Account"]
     except (ClientError, BotoCoreError) as error:
         raise Stuck(
             f"The AWS credentials do not work in {config.region}: {error}. Sign in (`aws sso login`, or new keys in "
             f"the environment) and name the profile in AWS_PROFILE. Check the stage's region, which some accounts "
-            f"must first enable, the network, and AWS_ENDPOINT_URL."
+            f"must first enable, and the network."
         ) from error
     if config.account not in {None, account}:
         raise Stuck(

@@ -171,6 +171,18 @@ class QueueConfig(Settings):
         return platforms
 
 
+class TuneConfig(Settings):
+    """`tune`: counts of how long authors are silent before they go on, from which the right wait can be estimated."""
+
+    counts: bool = True
+    """Turn it off if you do not want these counts. They contain no conversation and nothing that people wrote."""
+    replies: bool = False
+    """Also read WhatsApp's reports that a reply was sent, and the copies of apps' replies that Messenger and Instagram
+    send, for a call to the lane each. Set it if your consumers do not ask the gate before they reply."""
+    assumed_reply_ms: Annotated[int, Field(ge=100, le=120_000)] = 2_000
+    """How long after an emission a reply is assumed if none was noted. Set it to the time your agent usually takes."""
+
+
 class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
@@ -264,15 +276,16 @@ class AssistantFunction(Settings):
 class ResponderConfig(Settings):
     """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
-    assistant: Literal["echo", "bedrock", "openai"] | AssistantFunction = "echo"
-    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's;
-    `{"function": "<arn>"}` is a Lambda function of yours. Choose `echo` to try the responder."""
+    assistant: Literal["echo", "bedrock", "openai", "chat-completions"] | AssistantFunction = "echo"
+    """`echo` repeats the batch. `bedrock` is Amazon Bedrock. `openai` and `chat-completions` are OpenAI's two APIs, of
+    OpenAI or a compatible service, most of which have only `chat-completions`. `{"function": "<arn>"}` is a Lambda
+    function of yours. Choose `echo` to try the responder."""
     model: str = ""
-    """The model id to send to Bedrock or the OpenAI-compatible API. Required with these two."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required with these."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     """The system prompt. Tenants and conversations may have their own (docs/responder.md#the-table)."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
-    """The base URL of an `openai` assistant. Set it if you use a compatible service, or run a model yourself."""
+    """The base URL of `openai` and `chat-completions`. Set it for a compatible service, or a model that you run."""
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
     """How long the assistant may take for a reply. Raise it if your model thinks for minutes."""
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
@@ -299,9 +312,9 @@ class ResponderConfig(Settings):
     typing_indicator: bool = False
     """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
     tools: tuple[Literal["hand_off", "finish_task"], ...] = ()
-    """What a model of `bedrock` or `openai` may do besides writing: `hand_off` the conversation to people for a day,
-    and `finish_task`, after which it starts without a history (docs/responder.md#tools). Name `hand_off` only
-    if people take over, and tools only if the model knows them: another one refuses each question."""
+    """What a model may do besides writing: `hand_off` the conversation to people for a day, and `finish_task`, after
+    which it starts without a history (docs/responder.md#tools). Name `hand_off` only if people take over, and tools
+    only if the model knows them: another one refuses each question."""
     max_parallel_batches: Annotated[int, Field(ge=2, le=1_000)] = 100
     """How many runs work on each queue at the same time; a run answers up to ten conversations side by side. Without a
     limit, answers that take minutes could use all of the account's concurrency. Choose 2 in an account whose quota is
@@ -311,7 +324,7 @@ class ResponderConfig(Settings):
 
     @model_validator(mode="after")
     def _has_a_model(self) -> ResponderConfig:
-        if self.assistant in {"bedrock", "openai"} and not self.model:
+        if self.assistant in {"bedrock", "openai", "chat-completions"} and not self.model:
             raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
 
@@ -379,6 +392,8 @@ class StageConfig(Settings):
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
+    tune: TuneConfig = TuneConfig()
+    """Counts of the authors' gaps."""
     network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
     cache: CacheConfig = CacheConfig()

@@ -500,6 +500,7 @@ GRAPHS = (
     Graph("Batches", "per minute", tuple(own("Batches", role) for role in EMITTERS)),
     Graph("Batch size", "messages", tuple(own("BatchSize", role, "Average") for role in EMITTERS)),
     Graph("Time from first message to batch", "ms", tuple(own("WaitMs", role, "p99") for role in EMITTERS)),
+    Graph("Going-on rate", "%", tuple(own("GoingOnRate", role, "Average") for role in EMITTERS)),
     Graph("Batches, by reason", "per minute", tuple(own("FlushReasons", role, reason="*") for role in EMITTERS)),
     Graph(
         "Repaired",

@@ -91,6 +91,13 @@ class DynamoDbLaneSettings(NamedTuple):
     queue_url: str
 
 
+class TuningSettings(NamedTuple):
+    """The table of the counts of gaps, and how long after an emission a reply is assumed if none was noted."""
+
+    table: str
+    assumed_reply_ms: int
+
+
 class EmissionSettings(NamedTuple):
     """The places to which batches are emitted, and the limits of an emission."""
 
@@ -102,6 +109,8 @@ class EmissionSettings(NamedTuple):
     idle_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
+    tuning: TuningSettings | None = None
+    """None if the stage does not count."""
 
 
 class WhatsAppQueueSettings(NamedTuple):
@@ -137,6 +146,8 @@ class IngestSettings(NamedTuple):
     queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
     """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
     `handoff` have no conditions."""
+    notes_replies: bool = False
+    """True if the lanes note replies that platforms report."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -215,7 +226,7 @@ class ResponderOptions(NamedTuple):
     """The stage's settings of its responder, which `ResponderConfig` in `infra/settings_and_defaults.py` explains."""
 
     assistant: str
-    """`echo`, `bedrock`, `openai`, or the ARN of a function."""
+    """`echo`, `bedrock`, `openai`, `chat-completions`, or the ARN of a function."""
     model: str
     instructions: str
     assistant_url: str

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bufferctl.errors import Incomplete
-from bufferctl.formatting import Pairs, counted, listed, moment, table
+from bufferctl.errors import Incomplete, NotFound
+from bufferctl.formatting import Pairs, clock_time, counted, listed, table
 from bufferctl.options import Conversation, Ctx, Given, Shown, Yes, confirm, duration_ms
 from bufferctl.stage import StageClient
 from bufferctl.terminal import working
 from message_buffer.json_object import Json
-from message_buffer.limits import MAX_LISTED
+from message_buffer.limits import HOUR_MS, MAX_LISTED, REMEMBERED_MS
 
 LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt", "replyUntil")
 # An erasure takes a few calls, unless a queue is full of dead letters.
@@ -52,20 +52,30 @@ def list_conversations(
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
     hint = ["There are more: filter them, or raise --limit."] if result["more"] else []
-    return result, listed(shown, "Nothing waits.", LISTED), *hint
+    nothing = "Nothing waits." if {*filters.values()} == {None} else "Nothing that matches waits."
+    return result, listed(shown, nothing, LISTED), *hint
 
 
 @app.command()
 def show(ctx: Ctx, conversation: Conversation, *, messages: Words = False) -> Any:
     """Show a conversation's state, times, generation, holds and batch."""
-    return ctx.obj.ask("conversation.show", conversation=conversation, messages=messages)
+    stage = ctx.obj.find()
+    result = stage.ask("conversation.show", conversation=conversation, messages=messages)
+    if not result.pop("known", True) and not (
+        stage.responder_function() and any(stage.ask_responder("history", conversation=conversation).values())
+    ):
+        raise NotFound(
+            f"The stage remembers nothing of {conversation}: it never was, it was forgotten, or it was idle for more "
+            f"than {REMEMBERED_MS // HOUR_MS} h."
+        )
+    return result
 
 
 @app.command()
 def flush(ctx: Ctx, conversation: Conversation) -> Shown:
     """Send waiting messages now."""
     result = ctx.obj.ask("conversation.flush", conversation=conversation)
-    return result, f"Due at {moment(result['dueAt'])}, with {counted(result['count'], 'waiting message')}."
+    return result, f"Due at {clock_time(result['dueAt'])}, with {counted(result['count'], 'waiting message')}."
 
 
 @app.command()
@@ -74,7 +84,9 @@ def cancel(ctx: Ctx, conversation: Conversation, *, yes: Yes = False) -> Shown:
     confirm(f"Drop all waiting messages of {conversation}?", yes=yes)
     result = ctx.obj.ask("conversation.cancel", conversation=conversation)
     text = "Dropped. Valkey's answer was lost, so the number of messages is unknown."
-    if result["dropped"] is not None:
+    if (result["dropped"], result["frozen"]) == (0, 0):
+        text = "Nothing waited; published the cancel event."
+    elif result["dropped"] is not None:
         text = f"Dropped {counted(result['dropped'], 'waiting message')} and {result['frozen']} of a frozen batch."
     if result["leaving"]:
         text += " That batch was just being sent, and may still be published once."
@@ -105,11 +117,11 @@ def _hold(given: Given, operation: str, **fields: Any) -> Shown:
     result = given.ask(operation, **fields)
     if "handedOffUntil" in result:
         until_ms = result["handedOffUntil"]
-        until = "until it is resumed" if until_ms is None else f"until {moment(until_ms)}, or until it is resumed"
+        until = "until it is resumed" if until_ms is None else f"until {clock_time(until_ms)}, or until it is resumed"
         return result, f"Handed off {until}. Its batches go to the queue handoff."
-    text = f"On hold until {moment(result['heldUntil'])}, or until it is resumed."
+    text = f"On hold until {clock_time(result['heldUntil'])}, or until it is resumed."
     if "warning" in result:
-        text += f"\nWarning: {result['warning']}\nreplyUntil  {moment(result['replyUntil'])}"
+        text += f"\nWarning: {result['warning']}\nreplyUntil  {clock_time(result['replyUntil'])}"
     return result, text
 
 
@@ -117,7 +129,8 @@ def _hold(given: Given, operation: str, **fields: Any) -> Shown:
 def resume(ctx: Ctx, conversation: Conversation, *, reason: Reason = None) -> Shown:
     """End all holds, and a hand-off, which is published. Messages on hold are due now."""
     result = ctx.obj.ask("conversation.resume", conversation=conversation, reason=reason)
-    return result, "No message is waiting." if result["dueAt"] is None else f"Due at {moment(result['dueAt'])}."
+    due = "no message is waiting" if result["dueAt"] is None else f"due at {clock_time(result['dueAt'])}"
+    return result, f"Resumed: {due}."
 
 
 @app.command()
@@ -129,7 +142,7 @@ def complete(
 ) -> Shown:
     """Publish that the task is done. The next message then begins with an empty history."""
     result = ctx.obj.ask("conversation.complete", conversation=conversation, summary=summary)
-    return result, f"Completed at {moment(result['at'])}, and published an event for consumers."
+    return result, f"Completed at {clock_time(result['at'])}, and published an event for consumers."
 
 
 @app.command()
@@ -142,6 +155,8 @@ def history(
 ) -> Shown:
     """Show the status of a conversation, and the turns that the responder remembers, with ids, times and tokens."""
     result = ctx.obj.find().ask_responder("history", conversation=conversation, texts=messages, limit=older)
+    if not any(result.values()):
+        return result, "The responder remembers nothing of this conversation."
     summary = {name: value for name, value in result.items() if name != "turns"}
     return result, Pairs(summary), *map(Pairs, result["turns"])
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from bufferctl.errors import Failed, Incomplete, Misused, errors_of_aws
-from bufferctl.formatting import counted, listed
+from bufferctl.formatting import counted, listed, table
 from bufferctl.options import Ctx, Shown, Yes, confirm
 from bufferctl.terminal import show_result, working
 from message_buffer.limits import MAX_LISTED
@@ -15,12 +15,18 @@ app = typer.Typer(help="Show batches that could not be sent, and send them again
 
 @app.command("list")
 def list_letters(
-    ctx: Ctx, *, limit: Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many to list.")] = 50
+    ctx: Ctx,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many to list.")] = 50,
+    replies: Annotated[bool, typer.Option("--replies", help="List those of the stage's queues.")] = False,
 ) -> Shown:
-    """List dead letters, without what people wrote."""
-    result = ctx.obj.ask("dead.list", limit=limit)
-    letters = listed(result["letters"], "No dead letter is visible.")
-    return result, letters, f"In the queue: about {result['inQueue']}."
+    """List dead letters, without what people wrote. The list hides them from others for a moment."""
+    result = ctx.obj.ask("dead.list", limit=limit, replies=replies or None)
+    if not result["letters"]:
+        hidden = f" About {result['inQueue']} are hidden; try again in 90 s." if result["inQueue"] else ""
+        return result, f"No dead letter is visible.{hidden}"
+    again = " docs/runbook.md#sending-replies-again says how to send them again." if replies else ""
+    return result, table(result["letters"]), f"In the queue: about {result['inQueue']}.{again}"
 
 
 @app.command()

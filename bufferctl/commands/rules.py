@@ -1,9 +1,11 @@
 """Reads and changes rules while the stage runs."""
 
+import json
 from typing import Annotated, Any
 
 import typer
 
+from bufferctl.errors import Conflict, NotFound
 from bufferctl.formatting import counted, listed
 from bufferctl.options import Conversation, Ctx, JsonText, Shown, read_json
 from message_buffer.json_object import Json
@@ -30,7 +32,7 @@ def list_rules(
     """List all scopes that have rules."""
     result = ctx.obj.ask("rules.list", prefix=prefix)
     hint = ["There are more. Narrow the list with a prefix."] if result["more"] else []
-    return result, listed(result["rules"], "No scope has rules.", LISTED), *hint
+    return result, listed(result["rules"], f"No scope {prefix and prefix + '… '}has rules.", LISTED), *hint
 
 
 @app.command()
@@ -40,22 +42,77 @@ def get(ctx: Ctx, scope: Scope) -> Any:
 
 
 @app.command("set")
-def replace(
+def change(
     ctx: Ctx,
     scope: Scope,
     rules: JsonText,
     *,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove the rules that are not given.")] = False,
     expected_version: ExpectedVersion = None,
 ) -> Shown:
-    """Replace the rules of a scope."""
-    parsed = read_json(rules, what="rules")
-    result = ctx.obj.ask("rules.set", scope=scope, rules=parsed, expectedVersion=expected_version)
-    return result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}"
+    """Add rules to those of a scope; null removes one. A door's mapping is replaced."""
+    parsed, stage = read_json(rules, what="rules"), ctx.obj.find()
+
+    def attempt() -> Shown:
+        try:
+            found = stage.ask("rules.get", scope=scope)
+        except NotFound:
+            found = {"rules": {}, "version": 0}
+        before = found["rules"]
+        after = parsed if replace or scope.startswith("door:") else merge(before, parsed)
+        expected = found["version"] if expected_version is None else expected_version
+        result = stage.ask("rules.set", scope=scope, rules=after, expectedVersion=expected)
+        return _changed(result, before, after)
+
+    try:
+        return attempt()
+    except Conflict:
+        if expected_version is not None:
+            raise
+        return attempt()  # somebody else has changed the rules meanwhile
+
+
+@app.command()
+def undo(ctx: Ctx, scope: Scope) -> Shown:
+    """Bring back the rules of a scope before the last change, for 30 days also deleted ones. A second undo redoes."""
+    result = ctx.obj.ask("rules.undo", scope=scope)
+    return _changed(result, result["before"], result["after"])
+
+
+def merge(before: Any, patch: Any) -> Any:
+    """Return the value after a JSON merge patch (RFC 7386), in which null removes a field."""
+    if not isinstance(patch, dict):
+        return patch
+    kept = before if isinstance(before, dict) else {}
+    merged = kept | {name: merge(kept.get(name), value) for name, value in patch.items()}
+    return {name: value for name, value in merged.items() if name not in patch or patch[name] is not None}
+
+
+def differences(before: Any, after: Any) -> list[str]:
+    """Return a line for each field that was added, removed or changed."""
+    old, new = _fields(before), _fields(after)
+    signs = {name: "-" if name not in new else "~" if name in old else "+" for name in old | new}
+    shown = {name: " → ".join(each[name] for each in (old, new) if name in each) for name in signs}
+    return [f"{sign} {name}: {shown[name]}" for name, sign in signs.items() if old.get(name) != new.get(name)]
+
+
+def _fields(value: Any, name: str = "") -> dict[str, str]:
+    """Return the JSON of each field, inner ones by their path."""
+    if not isinstance(value, dict) or (name and not value):
+        return {name or "rules": json.dumps(value, ensure_ascii=False)}
+    inner = (_fields(each, f"{name}.{key}" if name else key) for key, each in value.items())
+    return {path: text for fields in inner for path, text in fields.items()}
+
+
+def _changed(result: Json, before: Any, after: Any) -> Shown:
+    lines = differences(before or {}, after or {})
+    sentence = f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}"
+    return {**result, "differences": lines}, "\n".join([*(lines or ["No rule is different."]), sentence])
 
 
 @app.command()
 def delete(ctx: Ctx, scope: Scope, *, expected_version: ExpectedVersion = None) -> Shown:
-    """Remove all rules of a scope."""
+    """Remove all rules of a scope. `undo` brings them back."""
     result = ctx.obj.ask("rules.delete", scope=scope, expectedVersion=expected_version)
     return result, f"Deleted. {_retimed(result['open'])}"
 

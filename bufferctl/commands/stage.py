@@ -14,7 +14,7 @@ import typer
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.formatting import as_json, counted, printable, second_of
-from bufferctl.options import Ctx, Shown, duration_ms
+from bufferctl.options import Ctx, Shown, checked_id, duration_ms
 from bufferctl.stage import ROOT, find_account
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from message_buffer.json_object import Json
@@ -74,7 +74,7 @@ def send(
 def tail(
     ctx: Ctx,
     *,
-    conversation: Annotated[str | None, typer.Option(help="Show only the events of this conversation.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Show only its events.", callback=checked_id)] = None,
     messages: Annotated[
         bool, typer.Option("--messages", help="Also show what people wrote, as --json always does.")
     ] = False,
@@ -93,8 +93,11 @@ def tail(
             subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription,
         ):
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
+            event = None
             for event in _events(subscription, seconds=seconds, count=count):
                 print(as_json(event, indent=None) if ctx.obj.json else _line(event, messages=messages), flush=True)
+            if event is None:
+                print("No event arrived.", file=sys.stderr)
     except (KeyboardInterrupt, BrokenPipeError):
         return
 
@@ -116,8 +119,8 @@ def _line(event: Json, *, messages: bool) -> str:
     parts = (
         second_of(event["time"]),
         event["detail-type"],
-        detail.get("conversationId"),
-        detail.get("flushReason") or detail.get("reason") or detail.get("change"),
+        detail.get("conversationId") or detail.get("subject"),
+        detail.get("flushReason") or detail.get("operation") or detail.get("reason") or detail.get("change"),
         None if count is None else counted(count, "message"),
         detail.get("batchId"),
         (detail.get("text") or " ".join(part["text"] for part in detail.get("parts", ()))) if messages else None,

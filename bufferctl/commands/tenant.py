@@ -15,7 +15,8 @@ Tenant = Annotated[str, typer.Argument(help="the tenant, which is the first part
 @settings.command()
 def get(ctx: Ctx, tenant: Tenant) -> Any:
     """Show the settings of a tenant."""
-    return ctx.obj.find().ask_responder("tenant.settings.get", tenant=tenant)
+    result = ctx.obj.find().ask_responder("tenant.settings.get", tenant=tenant)
+    return result if result["settings"] else (result, f"{tenant} has no settings of its own.")
 
 
 @settings.command("set")

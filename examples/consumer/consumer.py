@@ -7,6 +7,7 @@ import json
 import sqlite3
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import boto3
@@ -73,4 +74,5 @@ def run(queue: str, memory: sqlite3.Connection) -> None:
 if __name__ == "__main__":
     connection = sqlite3.connect(sys.argv[2])
     connection.executescript(TABLES)
-    run(sys.argv[1], connection)
+    with suppress(KeyboardInterrupt):
+        run(sys.argv[1], connection)

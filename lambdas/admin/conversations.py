@@ -21,6 +21,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import ConversationId, escape_part, parse_conversation_id, reply_until_ms
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
+from message_buffer.rules.rules_and_defaults import check_platform_names
 
 # Lambda limits a response to 6 MB. Even 60 messages of the maximum size are smaller than 6 MB.
 MAX_MESSAGES_SHOWN = 60
@@ -98,6 +99,7 @@ class Conversations:
         The list may be longer than `limit`, because the last page of a shard is returned whole. It may be shorter if
         many pages had few matches.
         """
+        check_platform_names([request.platform] if request.platform else [])
         valkey_lane, dynamodb_lane = self._valkey_lane, self._dynamodb_lane
         found: dict[tuple[str, str], Json] = {}
         cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
@@ -121,10 +123,15 @@ class Conversations:
         return {"conversations": [*found.values()], "next": next_cursor, "more": more or next_cursor is not None}
 
     def show(self, request: r.ShowConversation) -> Json:
-        """Return the state in the first lane, and as `dynamodb` that lane's state, if messages also wait in it."""
-        first, *behind = [self._seen(lane, request) for lane in self._lanes]
+        """Return the state in the first lane, and as `dynamodb` that lane's state, if messages also wait in it.
+
+        `known` is False if no lane remembers the conversation: it never was, was forgotten, or has been idle for long.
+        """
+        first, *behind = found = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
-        return {"conversation": _name(request), **first, **({"dynamodb": waiting[0]} if waiting else {})}
+        known = any(seen["generation"] or seen["holds"] or seen["state"] != "idle" for seen in found)
+        shown = {"conversation": _name(request), "known": known, **first}
+        return shown | ({"dynamodb": waiting[0]} if waiting else {})
 
     def _seen(self, lane: ValkeyLane | DynamoDbLane, request: r.ShowConversation) -> Json:
         name = _name(request)

@@ -1,8 +1,9 @@
 """Shows dead letters without removing them, and sends their batches again under their old ids."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Self
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
@@ -24,31 +25,40 @@ DEAD_LETTER_HIDDEN_SECONDS = 90
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 # The fields that an operator needs. None of them contains what people wrote.
 HEAD = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
+# The name of the buffer's own dead letters; the others have the name of their queue.
+BUFFER = ""
 TimeLeft = Callable[[], int]
 
 
 class DeadLetters:
-    """Lists, shows and redrives the dead letters of the queue.
+    """Lists, shows and redrives the buffer's dead letters, and lists those of the stage's queues.
 
     The first of the `redrive_functions` emits a batch again. The second one, ingest, buffers a message again.
     """
 
     def __init__(
-        self, queue: DeadLetterQueue, functions: Functions, redrive_functions: tuple[str, str], time_left: TimeLeft
+        self,
+        queues: Mapping[str, DeadLetterQueue],
+        functions: Functions,
+        redrive_functions: tuple[str, str],
+        time_left: TimeLeft,
     ) -> None:
-        self._queue = queue
+        self._queues = queues
+        self._queue = queues[BUFFER]
         self._functions = functions
         self._emitter, self._ingest = redrive_functions
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
-        with HiddenLetters(self._queue, self._time_left) as letters:
-            heads = []
-            for letter in letters:
-                heads.append(_head(letter))
-                if len(heads) == request.limit:
-                    break
-        return {"letters": heads, "inQueue": self._queue.count()}
+        queues = {name: queue for name, queue in self._queues.items() if request.replies == (name != BUFFER)}
+        if not queues:
+            raise errors.InvalidInput("replies: this stage has no queues; leave it out")
+        heads: list[Json] = []
+        for name, queue in queues.items():
+            with HiddenLetters(queue, self._time_left) as letters:
+                read = [*islice(letters, request.limit - len(heads))]
+            heads += [({"queue": name} if request.replies else {}) | _head(each) for each in read]
+        return {"letters": heads, "inQueue": sum(queue.count() for queue in queues.values())}
 
     def show(self, request: ShowDeadLetter) -> Json:
         with HiddenLetters(self._queue, self._time_left) as letters:
@@ -129,11 +139,20 @@ def _head(letter: Letter) -> Json:
 
 
 def parse_letter(letter: Letter) -> Json:
+    """Return the fields of a dead letter. One of a stage's queue is an event, so take them from its `detail`."""
     try:
         parsed = json.loads(letter.body)
     except (ValueError, RecursionError):
         parsed = None
-    return parsed if isinstance(parsed, dict) else {"reason": "this is not the body of a dead letter"}
+    if not isinstance(parsed, dict):
+        return {"reason": "this is not the body of a dead letter"}
+    if not isinstance(detail := parsed.get("detail"), dict):
+        return parsed
+    times = metadata if isinstance(metadata := detail.get("metadata"), dict) else {}
+    found = {name: detail.get(name) for name in ("batchId", "conversationId", "generation", "flushReason")}
+    found |= {"firstAt": times.get("firstMessageAt"), "lastAt": times.get("lastMessageAt")}
+    # An entry has no reason if SQS itself moved it, after too many deliveries.
+    return found | {"reason": letter.reason or "it was delivered too often", "payloads": detail.get("messages")}
 
 
 def _problem(response: Json) -> str:

@@ -16,7 +16,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
 from message_buffer.events.conversation_events import FORGOTTEN, forgotten_event
-from message_buffer.events.dead_letters import DeadLetterQueue, Letter
+from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
@@ -125,7 +125,7 @@ class Forgetting:
 
     def _drop_rules(self, name: str, by: str) -> int:
         scope, at_ms = conversation_scope(name), self._clock()
-        return int(self._places.rules.delete(scope, by=by, at_ms=at_ms, expected_version=None))
+        return int(self._places.rules.erase(scope, by=by, at_ms=at_ms))
 
     def _publish(self, name: str, at_ms: int) -> None:
         try:
@@ -146,7 +146,7 @@ class Forgetting:
         for queue in self._places.dead_letters:
             with HiddenLetters(queue, self._time_left) as letters:
                 for letter in letters:
-                    head = _head(letter)
+                    head = parse_letter(letter)
                     last_at_ms, payloads = head.get("lastAt"), head.get("payloads")
                     is_newer_letter = until_ms is not None and isinstance(last_at_ms, int) and last_at_ms > until_ms
                     if head.get("conversationId") != name or is_newer_letter:
@@ -169,14 +169,3 @@ class Forgetting:
     def _drop_object(self, reference: Any) -> None:
         if isinstance(reference, dict) and str(reference.get("key")).startswith(f"{DEAD_LETTERS}/"):
             self._places.objects.delete([str(reference["key"])])
-
-
-def _head(letter: Letter) -> Json:
-    """Return the fields of a dead letter. One of a stage's queue is an event, so take them from its `detail`."""
-    parsed = parse_letter(letter)
-    detail = parsed.get("detail")
-    if not isinstance(detail, dict):
-        return parsed
-    metadata = detail.get("metadata")
-    last_at_ms = metadata.get("lastMessageAt") if isinstance(metadata, dict) else None
-    return {"conversationId": detail.get("conversationId"), "lastAt": last_at_ms, "payloads": detail.get("messages")}

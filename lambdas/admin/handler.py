@@ -4,12 +4,12 @@ The API has no route to it. IAM decides who may invoke it. For events and respon
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from lambdas.admin import requests as r
 from lambdas.admin.conversations import Conversations
-from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.dead_letters import BUFFER, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.requests import R, read_request
 from lambdas.admin.rules import RulesAdmin
@@ -18,17 +18,26 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
-from message_buffer.events.event_bus import EventBus
+from message_buffer.events.event_bus import EVENT_VERSION, EventBus
 from message_buffer.events.hand_offs import HandOffs
 from message_buffer.events.idle import IdleTable
-from message_buffer.json_object import Json
+from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+
+ACTED = "messages.operator.acted"
+# The operations that change nothing. Each of the others publishes an event, so that teams have an audit trail.
+READS = {
+    "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
+    "dead.list", "dead.show",
+}  # fmt: skip
 
 
 class _Call:
@@ -49,7 +58,8 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
     takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
-    dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
+    dead_letters = {BUFFER: DeadLetterQueue(settings.dead_letter_queue_url)}
+    dead_letters |= zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True)
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
     lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
     idle = IdleTable(settings.idle_table, telemetry)
@@ -73,7 +83,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             Places(
                 rules=rules_table,
                 objects=ObjectStore(settings.oversize_bucket),
-                dead_letters=[dead_letters, *map(DeadLetterQueue, settings.queue_dead_letter_urls)],
+                dead_letters=[*dead_letters.values()],
                 takeovers=takeovers,
                 idle=idle,
                 ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
@@ -84,7 +94,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         ),
         telemetry=telemetry,
     )
-    return Operations(operations, telemetry), telemetry, call
+    return Operations(audited(operations, bus, telemetry), telemetry), telemetry, call
 
 
 def operations_of(
@@ -110,12 +120,34 @@ def operations_of(
         "rules.list": _on(r.ListRules, rules.list),
         "rules.get": _on(r.OfScope, rules.get),
         "rules.set": _on(r.SetRules, rules.set),
+        "rules.undo": _on(r.OfScope, rules.undo),
         "rules.delete": _on(r.DeleteRules, rules.delete),
         "rules.explain": _on(r.ExplainRules, rules.explain),
         "dead.list": _on(r.ListDeadLetters, dead_letters.list),
         "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
     }
+
+
+def audited(
+    operations: Mapping[str, Operation], bus: EventBus, telemetry: Telemetry, *, clock: Clock = system_clock
+) -> Mapping[str, Operation]:
+    """Return the operations. Each one that changes something then publishes who did it, after it has taken effect."""
+
+    def run(name: str, operation: Operation, fields: Json) -> Json:
+        result = operation(fields)
+        subject = next(fields[each] for each in ("conversation", "scope", "batchId") if each in fields)
+        # Publish the request's numbers and the reason, but no rules, and no words of customers.
+        event = {each: value for each, value in fields.items() if isinstance(value, int) or each == "reason"}
+        event |= {"version": EVENT_VERSION, "operation": name, "subject": subject, "by": fields["by"], "at": clock()}
+        try:
+            if not fields.get("dryRun"):
+                bus.publish(ACTED, to_json(event).decode())
+        except SendFailed as error:  # do not raise: the command has taken effect
+            telemetry.warn("command not published", operation=name, reason=str(error))
+        return result
+
+    return {name: each if name in READS else partial(run, name, each) for name, each in operations.items()}
 
 
 def _on(model: type[R], run: Callable[[R], Json]) -> Operation:

@@ -96,6 +96,8 @@ class ExplainRules(OfConversation):
 
 
 class ListDeadLetters(Request):
+    replies: bool = False
+    """List the dead letters of the stage's queues, whose consumers gave a batch up, instead of the buffer's."""
     limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 50
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from lambdas.admin.conversations import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
-from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
+from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules, read_request
 from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
@@ -84,6 +84,7 @@ class RulesAdmin:
         raise SubjectNotFound(f"There are no rules under {request.scope}.")
 
     def set(self, request: SetRules) -> Json:
+        """Replace the rules of a scope."""
         scope = _checked_scope(request.scope)
         check_platform_names(_platforms_named(scope, request.rules))
         if unknown := [*unknown_queues(request.rules, self._queues)]:
@@ -99,11 +100,25 @@ class RulesAdmin:
 
     def delete(self, request: DeleteRules) -> Json:
         # Do not check the form of the scope, so that an item which was written into the table by hand can be deleted.
-        if not self._table.delete(
+        version = self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
-        ):
+        )
+        if version is None:
             raise SubjectNotFound(f"There are no rules under {request.scope}.")
-        return {"deleted": request.scope, "open": self._retime(request.scope)}
+        return {"deleted": request.scope, "version": version, "open": self._retime(request.scope)}
+
+    def undo(self, request: OfScope) -> Json:
+        """Bring back the rules of a scope before its last change, or delete the rules if there were none."""
+        if not (change := self._table.last_change(request.scope)):
+            raise SubjectNotFound(f"No earlier version of the rules under {request.scope} is known.")
+        before, after = change
+        of_present: Json = {"by": request.by, "scope": request.scope, "expectedVersion": after.version if after else 0}
+        # The older rules are checked again, because other layers may have changed since.
+        if before:
+            done = self.set(read_request(SetRules, {**of_present, "rules": before.rules}))
+        else:
+            done = self.delete(read_request(DeleteRules, of_present))
+        return {**done, "before": after and after.rules, "after": before and before.rules}
 
     def explain(self, request: ExplainRules) -> Json:
         conversation, stored = parse_conversation_id(request.conversation), self._table.read_all()

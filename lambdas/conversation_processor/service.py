@@ -123,6 +123,7 @@ class ConversationProcessor:
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
         elif completed.ids_forgotten:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
+        self._emission.write_counts(time)
 
     def _try_later(self, conversation: str, token: str, taken: BatchTaken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)

@@ -219,6 +219,7 @@ class DynamoDbProcessor:
             return self._hide(trigger, MIN_TRIGGER_REST_MS)
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             return self._try_later(trigger, locked, error)
+        self._emission.write_counts(time)
         return True
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
@@ -398,6 +399,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         due=window.due_of_batch,
         has_more=left,
         previous_at_ms=window.last_at_ms,
+        replied_at_ms=window.replied_at_ms if window.replied_at_ms > window.last_at_ms else 0,
     )
 
 
@@ -408,4 +410,5 @@ def _taken(batch: _BatchToEmit, payloads: list[bytes], handoff: Hold | None) -> 
         first_at_ms=frozen.first_at_ms, last_at_ms=frozen.last_at_ms,
         due_at_ms=due.due_at_ms, flush_reason=due.reason, rule=due.rule, applied_wait_ms=due.wait_ms,
         payloads=payloads, lane="dynamodb", handoff=handoff, previous_at_ms=frozen.previous_at_ms or None,
+        replied_at_ms=frozen.replied_at_ms or None,
     )  # fmt: skip

@@ -1,10 +1,11 @@
 """Carries out the operations that consumers may invoke. None of them reads a message or changes a rule."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
+from message_buffer.errors import InvalidInput, MessageBufferError, StoreError, TooManyHolds
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS, HandOffs, Initiator
 from message_buffer.events.idle import IdleTable
@@ -42,7 +43,8 @@ class Gate:
         self._clock = clock
 
     def ask(self, fields: Json) -> Json:
-        """Return the holds of the conversation, and whether its author has written since a consumer's batch.
+        """Return the holds of the conversation, and whether its author has written since a consumer's batch. If the
+        consumer may now reply, note the time of its reply.
 
         A new message or hold may arrive right after the answer. The fields `generation` and `lane` describe the
         consumer's batch. The lane is needed because each lane counts its own generations. Without `generation`, return
@@ -66,7 +68,14 @@ class Gate:
         if asked is None:
             return response
         current = seen[asked].generation
-        return {"current": current, "newer": current > generation, **response}
+        is_newer = current > generation
+        if not (is_newer or response["holds"]):
+            # The consumer is about to reply. The counts of gaps and of silence need the time, but no consumer does.
+            with suppress(MessageBufferError):
+                asked.note_reply(name, at_ms=self._clock())
+                if self._idle.is_used():
+                    self._idle.move(name, self._clock())
+        return {"current": current, "newer": is_newer, **response}
 
     def hold(self, fields: Json) -> Json:
         """Put the conversation on hold for a consumer, in all lanes. Return the time at which the hold ends.

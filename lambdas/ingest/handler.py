@@ -74,6 +74,7 @@ def _ingest() -> Ingest:
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
+        notes_replies=settings.notes_replies,
     )
 
 

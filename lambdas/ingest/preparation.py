@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
+from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Sent, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
@@ -199,6 +199,47 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
 
     The rules decide that. They also say whether people type in the app that sent the reply.
     """
+    found = reply_belongs(reply, book, aliases)
+    if found is None:
+        return None
+    conversation, agent = found
+    rules = book.for_conversation(conversation, agent).rules
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
+        return None
+    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+
+
+class NotedReplies(NamedTuple):
+    """When the business replied in each of these conversations."""
+
+    first: dict[str, int]
+    """The first of the replies that no human agent typed."""
+    last: dict[str, int]
+    """The last of all replies, if the conversation's rules have `idleAfterMs`."""
+
+
+def noted_replies(intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool) -> NotedReplies:
+    """Return the times of the intake's replies. Without `notes_all`, look only for those that `idleAfterMs` needs, and
+    ask for no author's aliases in vain."""
+    noted = NotedReplies({}, {})
+    replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
+    for reply in replies:
+        found = reply_belongs(reply, book, None)
+        if found is None or not (notes_all or book.for_conversation(*found).rules.idle_after_ms):
+            continue
+        found = reply_belongs(reply, book, aliases) or found
+        rules, name = book.for_conversation(*found).rules, str(found.conversation)
+        if rules.idle_after_ms:
+            noted.last[name] = max(reply.at_ms, noted.last.get(name, reply.at_ms))
+        is_typed = isinstance(reply, HumanReply) and (reply.app is None or rules.is_inbox(reply.app))
+        if notes_all and not is_typed:
+            noted.first[name] = min(reply.at_ms, noted.first.get(name, reply.at_ms))
+    return noted
+
+
+def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
+    """Return the conversation and the agent of a message of the business, or None if its id is not valid."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:
@@ -208,11 +249,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
             conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
-    rules = book.for_conversation(conversation, agent).rules
-    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
-        return None
-    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
-    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+    return Belongs(conversation, agent)
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:

@@ -8,6 +8,7 @@ published again.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
@@ -17,8 +18,8 @@ from lambdas.ingest.charging import Refusals, charge_all
 from lambdas.ingest.human_replies import hand_off_all
 from lambdas.ingest.messages_put_aside import MessagesPutAside
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
-from lambdas.ingest.preparation import Belongs, belongs, prepare
+from lambdas.ingest.platforms.base import Intake, Platform, Signer, TooManyItems, Webhook, to_json
+from lambdas.ingest.preparation import Belongs, belongs, noted_replies, prepare
 from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
@@ -43,6 +44,8 @@ from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
 MAX_WORK_MS_IN_A_WEBHOOK = 10_000
+# Ingest notes the replies in at most this many conversations, because each costs a call.
+MAX_REPLIES_NOTED_IN_A_WEBHOOK = 100
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5
 
@@ -70,14 +73,17 @@ class Ingest:
         clock: Clock = system_clock,
         time_is_required: bool = False,
         patience: WebhookPatience | None = None,
+        notes_replies: bool = False,
     ) -> None:
         self._lane = lane
+        self._notes_replies = notes_replies
         self._patience = patience
         self._unauthenticated = UnauthenticatedLog(telemetry, clock)
         self._authentication = Authentication(
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
         self._bus = bus
+        self._idle = idle
         self._buffering = Buffering(lane, bus, idle, clock)
         self._hand_offs = HandOffs([lane], bus, takeovers, idle, has_queue=HANDOFF in book.queues, clock=clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
@@ -211,6 +217,7 @@ class Ingest:
             replies = (each for each in newest_first if self._may(each.conversation, done, refusals))
             hand_off_all(self._hand_offs, in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
+            self._note_replies(platform, intake)
             if refusals and not is_refused:
                 done.count("put_aside", len(refusals.messages))
                 done.count("dropped", done.refused.total() - len(refusals.messages))
@@ -223,6 +230,18 @@ class Ingest:
         if is_refused:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         return Response(200, to_json(done.summary()), unreadable=intake.ignored["unreadable"])
+
+    def _note_replies(self, platform: Platform, intake: Intake) -> None:
+        """Note when the platform sent the business's replies, for the counts of gaps and of silence. Nothing else
+        depends on this."""
+        try:
+            noted = noted_replies(intake, self._book, self._aliases, notes_all=self._notes_replies)
+            for conversation in self._while_time_is_left(islice(noted.first, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
+                self._lane.note_reply(conversation, at_ms=noted.first[conversation])
+            for conversation in self._while_time_is_left(islice(noted.last, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
+                self._idle.move(conversation, noted.last[conversation])
+        except MessageBufferError as error:
+            self._telemetry.info("replies not noted", platform=platform.name, reason=str(error))
 
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:

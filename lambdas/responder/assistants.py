@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.responder import trace
-from lambdas.responder.errors import CallBusy, CallRefused
+from lambdas.responder.errors import CallBusy, CallRefused, PlaceNotFound
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import MAX_CONNECT_SECONDS, Http
 from message_buffer.aws import clients as aws
@@ -123,16 +123,30 @@ class Bedrock:
         usage = response.get("usage", {})
         used = {block["toolUse"]["name"]: block["toolUse"]["input"] for block in blocks if "toolUse" in block}
         tokens = usage.get("inputTokens", 0), usage.get("outputTokens", 0)
-        return _reply(text, response.get("stopReason"), used, tokens)
+        return reply_of(text, response.get("stopReason"), used, tokens)
 
 
-class OpenAi:
-    """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
+class CompatibleService:
+    """OpenAI, or another service that has one of its APIs."""
 
     def __init__(self, http: Http, *, url: str, api_key: str) -> None:
         self._http = http
-        self._url = f"{url.rstrip('/')}/responses"
+        self.url = url.rstrip("/")
         self._api_key = api_key
+
+    def ask(self, path: str, request: Json, *, seconds: float, otherwise: str) -> Json:
+        """Return the service's response. `otherwise` is the assistant of the other API."""
+        headers = {"Authorization": f"Bearer {self._api_key}"}
+        try:
+            return self._http.post_json(f"{self.url}/{path}", request, headers=headers, seconds=seconds)
+        except PlaceNotFound as error:
+            # Many services also return this status if they do not have the model.
+            hint = f"…/{path} does not exist there: try the assistant {otherwise}, or another model"
+            raise CallRefused(f"{error}: {hint}") from None
+
+
+class OpenAi(CompatibleService):
+    """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
 
     def answer(self, prompt: Prompt) -> Reply:
         request: Json = {
@@ -149,17 +163,16 @@ class OpenAi:
                  "strict": False}
                 for tool in prompt.tools
             ]  # fmt: skip
-        headers = {"Authorization": f"Bearer {self._api_key}"}
-        response = self._http.post_json(self._url, request, headers=headers, seconds=prompt.seconds)
+        response = self.ask("responses", request, seconds=prompt.seconds, otherwise="chat-completions")
         # The output may also contain reasoning and refusals.
         output = response.get("output") or []
         messages = [item for item in output if item.get("type") == "message"]
         parts = [part for item in messages for part in item["content"] if part.get("type") == "output_text"]
         text = "".join(part["text"] for part in parts).strip()
         usage = response.get("usage") or {}
-        used = {item["name"]: _arguments(item) for item in output if item.get("type") == "function_call"}
+        used = {item["name"]: arguments_of(item["arguments"]) for item in output if item.get("type") == "function_call"}
         tokens = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
-        return _reply(text, response.get("status"), used, tokens)
+        return reply_of(text, response.get("status"), used, tokens)
 
 
 class YourFunction:
@@ -186,17 +199,19 @@ class YourFunction:
             raise CallBusy(f"the function failed: {str(response.get('errorType'))[:MAX_LOGGED_STATUS_CHARACTERS]}")
         text = response.get("text")
         used = {name: response[tool.field] for name, tool in TOOLS.items() if tool.field in response}
-        return _reply(text.strip() if isinstance(text, str) else "", response.get("reason"), used)
+        return reply_of(text.strip() if isinstance(text, str) else "", response.get("reason"), used)
 
 
-def _arguments(item: Json) -> Any:
+def arguments_of(written: Any) -> Any:
+    """Return the arguments of a tool, which services write as JSON in a text, and some as an object."""
     try:
-        return json.loads(item["arguments"])
-    except ValueError:
+        return written if isinstance(written, dict) else json.loads(written)
+    except (ValueError, TypeError):
         return {}  # the model was cut off, but what it wants to do is known
 
 
-def _reply(text: str, status: object, used: Mapping[str, Any], tokens: tuple[int, int] = (0, 0)) -> Reply:
+def reply_of(text: str, status: object, used: Mapping[str, Any], tokens: tuple[int, int] = (0, 0)) -> Reply:
+    """Return the reply. Raise CallRefused if it has neither a text nor a tool of ours."""
     known = [tool for tool in TOOLS.values() if isinstance(used.get(tool.name), dict)]
     tools = {tool.name: str(used[tool.name].get(tool.argument) or "") for tool in known}
     if not text and not tools:

@@ -2,6 +2,7 @@
 
 MalformedEvent      (InvalidInput) a delivery of the queue is not an event of the message buffer
 CallRefused         the call had no effect, and another attempt will not help
+    PlaceNotFound   the service has nothing under this URL
 CallBusy            (retryable) a later attempt may succeed; if the call was to a channel, it had no effect
 CallUnconfirmed     (retryable) the call may have had its effect, because its response is missing
 """
@@ -14,6 +15,10 @@ class MalformedEvent(InvalidInput):
 
 
 class CallRefused(MessageBufferError):
+    pass
+
+
+class PlaceNotFound(CallRefused):
     pass
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from lambdas.responder.assistants import Assistant, Bedrock, Echo, OpenAi, YourFunction
 from lambdas.responder.batch import COMPLETED, read_conversation_event
 from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_credential
+from lambdas.responder.chat_completions import ChatCompletions
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.errors import CallBusy
@@ -69,9 +70,10 @@ def _assistant(options: ResponderOptions, credentials: CredentialStore, tenant: 
     match options.assistant:
         case "bedrock":
             return Bedrock()
-        case "openai":
+        case "openai" | "chat-completions":
             api_key = require_credential(credentials.of("openai", tenant=tenant), "apiKey")
-            return OpenAi(_http(), url=options.assistant_url, api_key=api_key)
+            service = OpenAi if options.assistant == "openai" else ChatCompletions
+            return service(_http(), url=options.assistant_url, api_key=api_key)
         case "echo":
             return Echo()
     return YourFunction(Functions(), options.assistant)

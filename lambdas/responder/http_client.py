@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.responder import trace
-from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed, PlaceNotFound
 from message_buffer.json_object import Json, to_json
 
 # This limits only the time to connect. Responses of the AI and the channels take longer, and have limits of their own.
@@ -18,6 +18,7 @@ MAX_HTTP_CHUNK_BYTES = 65_536
 # Statuses from this one on are errors. A redirect (300 to 399) counts as an error, because credentials must not be sent
 # to its target.
 REDIRECTS = 300
+NOT_FOUND = 404
 SERVER_ERRORS = 500
 # By definition these statuses mean that the service did not carry out the request, so it may be repeated.
 NOT_CARRIED_OUT = frozenset({408, 425, 429, 503})
@@ -85,7 +86,7 @@ def _object_of(status: int, content: bytes) -> Json:
     if status >= SERVER_ERRORS:
         raise CallUnconfirmed(f"status {status}")
     if status >= REDIRECTS:
-        raise CallRefused(f"status {status}")
+        raise (PlaceNotFound if status == NOT_FOUND else CallRefused)(f"status {status}")
     try:
         parsed = json.loads(content)
     except ValueError:

@@ -16,6 +16,8 @@ PAGE = 10
 class Letter(NamedTuple):
     receipt: str
     body: str
+    reason: str | None = None
+    """Why a consumer gave the batch up, if the letter is one of a queue. A letter of the buffer has it in its body."""
 
 
 class DeadLetterQueue:
@@ -36,10 +38,13 @@ class DeadLetterQueue:
                 QueueUrl=self._url,
                 MaxNumberOfMessages=PAGE,
                 VisibilityTimeout=hidden_seconds,
+                MessageAttributeNames=["reason"],
                 # With a wait time, SQS searches all of the queue's servers. Without one, it may miss letters.
                 WaitTimeSeconds=1,
             )
-        return [Letter(message["ReceiptHandle"], message["Body"]) for message in response.get("Messages", [])]
+        messages = response.get("Messages", [])
+        reasons = [each.get("MessageAttributes", {}).get("reason", {}).get("StringValue") for each in messages]
+        return [Letter(each["ReceiptHandle"], each["Body"], why) for each, why in zip(messages, reasons, strict=True)]
 
     def give_back(self, letters: list[Letter]) -> None:
         # Make the letters visible again one by one, because SQS's batch call succeeds even if SQS refuses some of them.

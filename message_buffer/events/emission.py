@@ -23,6 +23,8 @@ from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECON
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.counts import GapCounts
+from message_buffer.tuning.tuning_table import TuningTable
 
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
 # on an open connection fit into this time, even with the largest `timings.answer_ms`.
@@ -63,6 +65,7 @@ class Emission:
         idle: IdleTable,
         max_event_bytes: int,
         max_attempts: int,
+        gap_counts: GapCounts | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._bus = bus
@@ -73,6 +76,7 @@ class Emission:
         self._idle = idle
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
+        self._gap_counts = gap_counts
         self._clock = clock
 
     def connect(self) -> None:
@@ -100,6 +104,11 @@ class Emission:
             if taken.attempt < self._max_attempts:
                 raise
             self._dead_letter(conversation, taken, time, reason=str(error))
+
+    def write_counts(self, time: TimeLeft) -> None:
+        """Write what was counted of the emitted batches. Call this only when a batch is completed."""
+        if self._gap_counts:
+            self._gap_counts.write(time.has_a_call)
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
@@ -133,6 +142,8 @@ class Emission:
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
         self._idle.begin(conversation, taken, content, before=time.require_a_call)
+        if self._gap_counts:
+            self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -182,6 +193,7 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
+    tuning = settings.tuning
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -191,6 +203,9 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         idle=IdleTable(settings.idle_table, telemetry),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
+        gap_counts=GapCounts(TuningTable(tuning.table), telemetry, assumed_reply_ms=tuning.assumed_reply_ms)
+        if tuning
+        else None,
     )
 
 

@@ -187,6 +187,8 @@ class BatchTaken:
     """The hand-off mark, if the conversation had one that had not ended when the batch was taken."""
     previous_at_ms: int | None = None
     """When the conversation's last message before this batch arrived. None if the lane does not remember one."""
+    replied_at_ms: int | None = None
+    """When the first reply since then was sent, or None if none was noted."""
 
 
 @outcome

@@ -9,6 +9,7 @@ from aws_cdk.assertions import Template
 
 from bufferctl import verify
 from infra import bus, canary, responder, storage
+from lambdas.admin.handler import ACTED
 from lambdas.canary import service as canary_service
 from lambdas.canary.burst import Burst
 from lambdas.canary.webhook import GenericWebhook
@@ -125,7 +126,7 @@ def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_service.REPLY_SENT, responder_service.REPLY_WITHHELD}
     of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, REPLY_FAILED}
-    assert set(bus.EVENTS) == {batch.DETAIL_TYPE} | of_conversations | by_responder
+    assert set(bus.EVENTS) == {batch.DETAIL_TYPE, ACTED} | of_conversations | by_responder
 
 
 @pytest.mark.parametrize("variant", ["local", "responder"])

@@ -188,6 +188,21 @@ def test_credentials_of_another_account_are_refused(prod: StageConfig, machine: 
         signed_in(prod, machine, Session(("sts", "get_caller_identity", {"Account": OTHER_ACCOUNT})))
 
 
+@pytest.mark.parametrize("where", ["environment", "configuration"])
+def test_an_endpoint_that_is_not_aws_is_named_before_anything_is_asked(
+    prod: StageConfig, machine: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    if where == "environment":
+        machine.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
+    else:
+        (tmp_path / "config").write_text("[default]\nendpoint_url = http://127.0.0.1:4566\n")
+        machine.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(Stuck, match=r"Unset AWS_ENDPOINT_URL.* names http://127\.0\.0\.1:4566, not AWS"):
+        signed_in(prod, machine, Session(("sts", "get_caller_identity", {"Account": ACCOUNT})))
+    machine.setenv("AWS_ENDPOINT_URL", "https://vpce-1-2.sts.us-east-1.vpce.amazonaws.com")
+    signed_in(prod, machine, Session(("sts", "get_caller_identity", {"Account": ACCOUNT})))
+
+
 # -- the account -------------------------------------------------------------------------------------------------
 
 

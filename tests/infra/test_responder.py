@@ -113,6 +113,7 @@ def test_the_function_that_writes_the_replies_may_be_called(synthesize: Callable
     ("overrides", "sentence"),
     [
         ({"responder": {"assistant": "bedrock"}}, "model is needed"),
+        ({"responder": {"assistant": "chat-completions"}}, "model is needed"),
         ({"responder": {"assistant": {"function": "my-agent"}}}, "responder.assistant"),
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"tools": ["refund"]}}, "finish_task"),

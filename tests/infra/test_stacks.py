@@ -191,6 +191,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
             "Rules",
             "Aliases",
             "Takeovers",
+            "Tuning",
             "Holding",
             "WebhookSecrets",
             *queues,

@@ -98,6 +98,33 @@ def test_a_batch_says_when_the_message_before_it_arrived_until_the_conversation_
     assert [each["previousMessageAt"] for each in times] == [None, times[0]["lastMessageAt"], None]
 
 
+def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[o.BatchTaken] = []
+    send_batch = Emission.send
+
+    def watched(self: Emission, conversation: str, batch: o.BatchTaken, time: TimeLeft) -> None:
+        taken.append(batch)
+        send_batch(self, conversation, batch, time)
+
+    monkeypatch.setattr(Emission, "send", watched)
+    assert not running.lane.note_reply(C, at_ms=running.clock())
+    for message_id, has_replies in (("m1", False), ("m2", True), ("m3", False)):
+        at_ms = running.clock.advance(1)
+        for after_ms in (0, 5, 9_000_000) if has_replies else ():
+            running.clock.advance(after_ms)
+            assert running.lane.note_reply(C, at_ms=at_ms + after_ms)
+        # The first attempt fails, and the second gets the same time.
+        running.bus.failures = [SendFailed("put event: Throttling")]
+        send(running, message_id)
+        running.pass_time(LONG_MS)
+        seen = [each.replied_at_ms for each in taken]
+        assert seen == [at_ms if has_replies else None] * len(seen)
+        assert len(seen) > 1
+        taken.clear()
+
+
 def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
     assert not send(running, "m1").start_id
     lane = running.lane

@@ -105,6 +105,11 @@ def emitted(machine: EngineMachine) -> None:
     machine.emit(0, False)
 
 
+def replied(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(1)
+    machine.reply("ann", 0, False)
+
+
 def goes_out(machine: EngineMachine) -> None:
     machine.batches_go_out("p1", 0, 0, 0, 0)
 
@@ -236,9 +241,23 @@ BUGS = (
     Bug(
         "a later attempt says that its own batch came before it",
         "take_batch",
-        "'previous_at', previous_at)",
-        "'previous_at', last_at)",
+        "'previous_at', previous_at,",
+        "'previous_at', last_at,",
         (vip, taken, failed, taken),
+    ),
+    Bug(
+        "a reply to an earlier batch counts as one to the last",
+        "take_batch",
+        "if tonumber(replied_at) <= tonumber(previous_at) then",
+        "if false then",
+        (vip, goes_out, replied, later, vip, goes_out, vip, taken),
+    ),
+    Bug(
+        "the last reply counts, not the first",
+        "note_reply",
+        "replied_at <= last_at and",
+        "",
+        (vip, goes_out, later, replied, later, replied, vip, taken),
     ),
     Bug(
         "read the list, then delete it",

@@ -349,6 +349,8 @@ SCENES = [
     ),
     Scene("edit_message", newest_deleted,
           lambda store, engine: in_steps(store).edit_message("c", "m2", payload=payload("m2", "new"))),
+    Scene("note_reply", idle, lambda store, _: store.note_reply("c", at_ms=1)),
+    Scene("note_reply", taken, lambda store, engine: store.note_reply("c", at_ms=engine.clock())),
     Scene("find_message", newest_deleted, lambda store, engine: in_steps(store).find_message("c", "m2")),
     *(
         Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))

@@ -14,11 +14,16 @@ from lambdas.admin.conversations import (
     OUTLASTS_REPLY_WINDOW,
     Conversations,
 )
-from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
+from lambdas.admin.dead_letters import (
+    BUFFER,
+    DEAD_LETTER_HIDDEN_SECONDS,
+    MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
+    DeadLetters,
+)
 from lambdas.admin.forgetting import Forgetting, Places
-from lambdas.admin.handler import operations_of
+from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
-from lambdas.operations import Operations
+from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
@@ -101,6 +106,7 @@ class FakeTable(RulesTable):
     def __init__(self) -> None:
         super().__init__("rules")
         self.items: dict[str, StoredRules] = {}
+        self.before: dict[str, StoredRules | None] = {}
         self.writes = 0
 
     def read_all(self) -> list[StoredRules]:
@@ -109,13 +115,24 @@ class FakeTable(RulesTable):
     def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
         self._expect(scope, expected_version)
         self.writes += 1
+        self.before[scope] = self.items.get(scope)
         self.items[scope] = StoredRules(scope, dict(rules), self.writes, by, at_ms)
         return self.writes
 
-    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
+    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> int | None:
         self._expect(scope, expected_version)
+        if scope not in self.items:
+            return None
         self.writes += 1
+        self.before[scope] = self.items.pop(scope)
+        return self.writes
+
+    def erase(self, scope: str, *, by: str, at_ms: int) -> bool:
+        self.before.pop(scope, None)
         return self.items.pop(scope, None) is not None
+
+    def last_change(self, scope: str) -> list[StoredRules | None]:
+        return [self.before[scope], self.items.get(scope)] if scope in self.before else []
 
     def _expect(self, scope: str, version: int | None) -> None:
         found = self.items[scope].version if scope in self.items else 0
@@ -156,6 +173,7 @@ class Desk:
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.queue_letters = FakeLetters()
         """The dead letters of one of the stage's queues."""
+        self.of_queues: dict[str, DeadLetterQueue] = {}
         self.objects = FakeObjects()
         self.takeovers = FakeTakeovers()
         self.idle = FakeIdle()
@@ -164,7 +182,7 @@ class Desk:
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
 
-    def ask(self, operation: object, **fields: object) -> Json:
+    def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         rules = RulesAdmin(
             table=self.table,
@@ -183,7 +201,10 @@ class Desk:
             Conversations(lane, self.bus, hand_offs, self.idle, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(
-                self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
+                {BUFFER: self.queue, **self.of_queues},
+                self.conversation_processor,
+                (CONVERSATION_PROCESSOR, INGEST),
+                lambda: self.time_left_ms,
             ),
             forgetting=Forgetting(
                 [lane, *self.fallback],
@@ -202,7 +223,10 @@ class Desk:
             ),
             telemetry=self.telemetry,
         )
-        return Operations(operations, self.telemetry).answer(
+        return audited(operations, self.bus, self.telemetry, clock=self.engine.clock)
+
+    def ask(self, operation: object, **fields: object) -> Json:
+        return Operations(self.operations(), self.telemetry).answer(
             {"operation": operation, "by": ME, **fields}, request_id=REQUEST
         )
 
@@ -314,6 +338,11 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
         ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
         ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
+        ({"platform": "whatsap"}, "whatsap: unknown platform; did you mean whatsapp?"),
+        (
+            {"platform": "pigeon"},
+            "pigeon: unknown platform; use one of custom, generic, instagram, messenger, telegram, twilio, whatsapp",
+        ),
     ],
 )
 def test_a_list_that_makes_no_sense_is_refused(desk: Desk, fields: Json, problem: str) -> None:
@@ -356,6 +385,61 @@ def test_who_did_what_is_told_without_what_people_wrote(desk: Desk) -> None:
     assert "my secret" not in str(desk.telemetry.lines)
 
 
+WORDS = "what somebody wrote"
+# Every operation, with a request. Those that change something are in an order in which each finds something to do.
+CHANGES: dict[str, Json] = {
+    "dead.redrive": {"batchId": "b1"},
+    "conversation.flush": {"conversation": NAME},
+    "conversation.hold": {"conversation": NAME, "holdMs": 60_000},
+    "conversation.resume": {"conversation": NAME, "reason": "Solved."},
+    "conversation.handoff": {"conversation": NAME, "holdMs": 60_000, "reason": "She asked."},
+    "conversation.complete": {"conversation": NAME, "summary": WORDS},
+    "conversation.cancel": {"conversation": NAME},
+    "conversation.forget": {"conversation": NAME},
+    "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
+    "rules.delete": {"scope": "tenant:default"},
+}
+QUESTIONS: dict[str, Json] = {
+    "status": {},
+    "conversation.list": {},
+    "conversation.show": {"conversation": NAME, "messages": True},
+    "id.look_up": {"id": NAME},
+    "rules.list": {},
+    "rules.get": {"scope": "stage"},
+    "rules.explain": {"conversation": NAME},
+    "dead.list": {},
+    "dead.show": {"batchId": "b1", "payloads": True},
+}
+
+
+def test_each_command_that_changes_something_publishes_once_who_did_it_and_no_words(desk: Desk) -> None:
+    assert {*CHANGES, *QUESTIONS} == {*desk.operations()}, "a new operation is missing here"
+    desk.engine.send(NAME, "m1", WORDS)
+    desk.queue = FakeLetters(letter("b1", WORDS))
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 1_000})
+    desk.bus.published.clear()
+    for operation, fields in QUESTIONS.items():
+        desk.result(operation, **fields)
+    desk.result("conversation.forget", conversation=NAME, dryRun=True)
+    assert desk.error("conversation.hold", conversation=NAME, holdMs=0)[0] == "invalid"
+    assert desk.bus.published == [], "nothing has changed"
+    for operation, fields in CHANGES.items():
+        desk.bus.published.clear()
+        desk.result(operation, **fields)
+        (event,) = events(desk, ACTED)
+        small = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
+        subject = fields.get("conversation") or fields.get("scope") or fields["batchId"]
+        what = {"version": 1, "operation": operation, "subject": subject}
+        assert event == what | small | {"by": ME, "at": desk.engine.clock.now_ms}
+
+
+def test_a_command_that_took_effect_succeeds_though_its_event_was_not_published(desk: Desk) -> None:
+    desk.bus.failures = [SendFailed("put event: ThrottlingException")]
+    assert "heldUntil" in desk.result("conversation.hold", conversation=NAME, holdMs=60_000)
+    failed = {"operation": "conversation.hold", "reason": "put event: ThrottlingException"}
+    assert desk.telemetry.said("command not published") == [failed]
+
+
 def test_a_bug_is_told_and_answered_without_its_words(desk: Desk) -> None:
     def broken(**_: object) -> list[Letter]:
         raise KeyError("what somebody wrote")
@@ -374,12 +458,28 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     now = desk.engine.clock.now_ms
     shown = desk.result("conversation.show", conversation=NAME)
     assert shown == {
-        "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
+        "conversation": NAME, "known": True, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
         "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000,
         "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "holds": [], "batch": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
+
+
+def test_a_conversation_is_known_while_any_lane_remembers_it(desk: Desk) -> None:
+    def known() -> bool:
+        return bool(desk.result("conversation.show", conversation=NAME)["known"])
+
+    assert not known()
+    desk.result("conversation.hold", conversation=NAME, holdMs=60_000)
+    assert known()
+    desk.result("conversation.resume", conversation=NAME)
+    assert not known()
+    desk.engine.send(NAME, "m1")
+    desk.result("conversation.cancel", conversation=NAME)
+    assert known(), "its generation is remembered"
+    desk.result("conversation.forget", conversation=NAME)
+    assert not known()
 
 
 def test_a_frozen_batch_is_shown_by_its_id(desk: Desk) -> None:
@@ -426,9 +526,8 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(desk: Desk) -> None:
     desk.engine.send(NAME, "m2")
     cancelled = desk.result("conversation.cancel", conversation=NAME)
     assert cancelled == {"generation": 3, "dropped": 2, "frozen": 0, "leaving": False}
-    ((detail_type, detail),) = desk.bus.published
-    assert detail_type == "messages.buffer.cancelled"
-    assert json.loads(detail) == {
+    (event,) = events(desk, "messages.buffer.cancelled")
+    assert event == {
         "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
         "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
@@ -438,7 +537,7 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(desk: Desk) -> None:
 def test_a_cancel_names_the_agent_of_the_account(desk: Desk) -> None:
     desk.result("rules.set", scope="account:generic/shop", rules={"tenant": "default", "agent": "sales"})
     desk.result("conversation.cancel", conversation=NAME)
-    assert json.loads(desk.bus.published[-1][1])["agent"] == "sales"
+    assert events(desk, "messages.buffer.cancelled")[0]["agent"] == "sales"
 
 
 def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
@@ -450,7 +549,7 @@ def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
     desk.engine.send(NAME, "m1")
     monkeypatch.setattr(desk.table, "read_all", fail)
     assert desk.result("conversation.cancel", conversation=NAME)["dropped"] == 1
-    assert "agent" not in json.loads(desk.bus.published[-1][1])
+    assert "agent" not in events(desk, "messages.buffer.cancelled")[0]
 
 
 # -- the platform's reply window ---------------------------------------------------------------------
@@ -677,6 +776,23 @@ def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
     assert desk.result("rules.get", scope="stage")["rules"] == {"silenceMs": 600}
 
 
+def test_an_undo_is_checked_like_any_change_and_retimes(desk: Desk) -> None:
+    code, message = desk.error("rules.undo", scope="stage")
+    assert (code, message) == ("not_found", "No earlier version of the rules under stage is known.")
+    desk.result("rules.set", scope="tenant:acme", rules={"minMessages": 6})
+    desk.result("rules.delete", scope="tenant:acme")
+    desk.result("rules.set", scope="stage", rules={"maxMessages": 5})
+    code, message = desk.error("rules.undo", scope="tenant:acme")
+    assert code == "invalid"
+    assert "minMessages: 6 is above" in message
+    done = desk.result("rules.undo", scope="stage")
+    assert (done["before"], done["after"], done["open"]["complete"]) == ({"maxMessages": 5}, None, True)
+    done = desk.result("rules.undo", scope="tenant:acme")
+    assert (done["before"], done["after"], done["version"]) == (None, {"minMessages": 6}, desk.table.writes)
+    desk.table.before["tenant:acme"] = StoredRules("tenant:acme", None, 1)
+    assert desk.error("rules.undo", scope="tenant:acme")[0] == "invalid", "somebody spoiled it by hand"
+
+
 def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     desk.result("rules.set", scope="stage", rules={"maxMessages": 7, "queue": "whatsapp"})
     desk.result("rules.set", scope="account:twilio/+1", rules={"tenant": "acme", "agent": "bot"})
@@ -781,6 +897,26 @@ def test_no_more_letters_are_taken_than_asked_for(desk: Desk) -> None:
     desk.queue = FakeLetters(*(letter(f"b{n}") for n in range(5)))
     assert len(desk.result("dead.list", limit=3)["letters"]) == 3
     assert desk.queue.hidden == set()
+
+
+def test_letters_of_the_queues_are_listed_with_their_reason_and_without_words(desk: Desk) -> None:
+    assert desk.error("dead.list", replies=True)[0] == "invalid", "the stage has no queues"
+    detail = {"batchId": "b1", "conversationId": NAME, "generation": 2, "messageCount": 1, "text": WORDS}
+    entry = json.dumps({"source": "message-buffer", "detail": detail | {"messages": [{"text": WORDS}]}})
+    default, vip = FakeLetters("not an entry", *[entry] * 3), FakeLetters(*[entry] * 3)
+    default.letters[1] = default.letters[1]._replace(reason="401: no such key")
+    desk.of_queues = {"default": default, "vip": vip}
+    shown = desk.result("dead.list", replies=True, limit=5)
+    assert [(each["queue"], each["batchId"], each["reason"]) for each in shown["letters"]] == [
+        ("default", None, "this is not the body of a dead letter"),
+        ("default", "b1", "401: no such key"),
+        *[("default", "b1", "it was delivered too often")] * 2,
+        ("vip", "b1", "it was delivered too often"),
+    ]
+    assert shown["inQueue"] == 7
+    assert (shown["letters"][1]["conversationId"], shown["letters"][1]["messages"]) == (NAME, 1)
+    assert WORDS not in str(shown)
+    assert (default.hidden, vip.hidden) == (set(), set())
 
 
 def test_a_letter_shows_its_words_only_if_they_are_asked_for(desk: Desk) -> None:

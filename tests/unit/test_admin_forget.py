@@ -17,7 +17,7 @@ from message_buffer.takeovers.takeover import Takeover
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.window import WindowScene
-from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, letter
+from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, events, letter
 
 OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
@@ -102,9 +102,8 @@ def test_a_forget_erases_every_place_and_no_other_conversation(desk: Desk) -> No
 def test_consumers_are_told_and_the_erased_messages_counted(desk: Desk) -> None:
     fill(desk)
     answer = desk.result("conversation.forget", conversation=NAME)
-    ((detail_type, detail),) = desk.bus.published
-    assert detail_type == "messages.conversation.forgotten"
-    assert json.loads(detail) == {
+    (event,) = events(desk, "messages.conversation.forgotten")
+    assert event == {
         "version": 1, "conversationId": NAME, "tenant": "default", "at": answer["at"],
         "metadata": {"platform": "generic"},
     }  # fmt: skip
@@ -141,7 +140,7 @@ def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
     assert list(desk.objects.kept) == [newer]
     assert ["new" in each.body for each in desk.queue.letters] == [True]
     assert desk.engine.store.peek_conversation(NAME).count == 1
-    assert len(desk.bus.published) == 1
+    assert len(events(desk, "messages.conversation.forgotten")) == 1
 
 
 def test_a_dead_letter_goes_after_the_object_that_it_names(desk: Desk) -> None:

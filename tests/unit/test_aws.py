@@ -65,10 +65,11 @@ def test_a_function_that_is_called_answers(stub: Callable[[str], Stubber]) -> No
 def test_letters_are_received_hidden_and_given_back(stub: Callable[[str], Stubber]) -> None:
     stubber, queue = stub("sqs"), DeadLetterQueue("https://q")
     asked = {"QueueUrl": "https://q", "MaxNumberOfMessages": 10, "VisibilityTimeout": 90, "WaitTimeSeconds": 1}
-    found = {"Messages": [{"ReceiptHandle": name, "Body": "b"} for name in ("r1", "r2")]}
-    stubber.add_response("receive_message", found, asked)
+    given_up = {"MessageAttributes": {"reason": {"DataType": "String", "StringValue": "401"}}}
+    found = {"Messages": [{"ReceiptHandle": "r1", "Body": "b"}, {"ReceiptHandle": "r2", "Body": "b", **given_up}]}
+    stubber.add_response("receive_message", found, asked | {"MessageAttributeNames": ["reason"]})
     letters = queue.receive(hidden_seconds=90)
-    assert letters == [("r1", "b"), ("r2", "b")]
+    assert letters == [("r1", "b", None), ("r2", "b", "401")]
     for name in ("r1", "r2"):
         given_back = {"QueueUrl": "https://q", "ReceiptHandle": name, "VisibilityTimeout": 0}
         stubber.add_response("change_message_visibility", {}, given_back)

@@ -10,19 +10,24 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.core import TyperGroup
 
-from bufferctl import events, facts
+from bufferctl import checkout, events, facts
 from bufferctl.__main__ import command_line, main
+from bufferctl.commands.rules import _fields, differences, merge
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
-from bufferctl.formatting import Pairs, as_json, moment, table
+from bufferctl.formatting import Pairs, as_json, clock_time, moment, table
 from bufferctl.stage import DEFAULT_REGION, LOCAL
 from bufferctl.terminal import show
 from infra import cli
@@ -47,6 +52,7 @@ class FakeAws:
         self.secrets: Json = {"generic": {"secret": ["newest", "older"]}}
         self.error: Exception | None = None
         self.has_responder = False
+        self.commit: dict[str, str] = {}
 
     def client(self, service: str, **_: object) -> Any:
         if self.error:
@@ -59,7 +65,7 @@ class FakeAws:
         if StackName != "MessageBuffer-prod-Buffer":
             error = {"Code": "ValidationError", "Message": f"Stack {StackName} does not exist"}
             raise ClientError({"Error": error}, "DescribeStacks")
-        outputs = {
+        outputs = self.commit | {
             "ApiEndpoint": self.api, "EventBusName": "bus", "AdminFunction": "the-admin", "WebhookSecretId": "secret",
         }  # fmt: skip
         return {"Stacks": [{"Outputs": [{"OutputKey": k, "OutputValue": v} for k, v in outputs.items()]}]}
@@ -70,6 +76,10 @@ class FakeAws:
     def get_secret_value(self, *, SecretId: str) -> Json:  # noqa: N803 - AWS's name
         assert SecretId == "secret"
         return {"SecretString": json.dumps(self.secrets)}
+
+    def put_secret_value(self, *, SecretId: str, SecretString: str) -> None:  # noqa: N803 - AWS's names
+        assert SecretId == "secret"
+        self.secrets = json.loads(SecretString)
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
         event = json.loads(Payload)
@@ -214,17 +224,107 @@ def test_a_tenants_settings_are_the_responders(
 def test_rules_come_from_an_argument_or_from_standard_input(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aws.answer("rules.set", {"version": 7, "open": {"looked": 3, "retimed": 2, "complete": True}})
+    aws.answer("rules.set", RULES_SET)
+    aws.refuse("rules.get", "not_found", "There are no rules under stage.")
     assert run("rules", "set", "stage", '{"silenceMs": 5}', "--expected-version", "6") == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"silenceMs": 6}'))
     assert run("rules", "set", "stage", "-") == 0
-    assert aws.asked == [
+    asked = [event for event in aws.asked if event["operation"] == "rules.set"]
+    assert asked == [
         {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 5}, "expectedVersion": 6},
-        {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}},
+        {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}, "expectedVersion": 0},
     ]
+    count = len(aws.asked)
     for rules in ("{silenceMs: 5}", "[" * 100_000):
         assert run("rules", "set", "stage", rules) == 2
-    assert len(aws.asked) == 2
+    assert len(aws.asked) == count
+
+
+RULES_SET = {"version": 7, "open": {"looked": 3, "retimed": 2, "complete": True}}
+SENTENCE = "Version 7, in force within 10 s. Rescheduled 2 of 3 open buffers in this scope."
+
+
+@pytest.mark.parametrize(
+    ("scope", "options", "stored", "expected", "shown"),
+    [
+        ("stage", [], {"queue": "a", "silenceMs": 1},
+         {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]},
+         ['- queue: "a"', "~ silenceMs: 1 → 2", "+ maxMessages: 3", '+ inboxApps: ["1"]']),
+        ("stage", ["--replace"], {"priority": "vip"},
+         {"silenceMs": 2, "maxMessages": 3, "queue": None, "inboxApps": ["1"]},
+         ['- priority: "vip"', "+ silenceMs: 2", "+ maxMessages: 3", "+ queue: null", '+ inboxApps: ["1"]']),
+        ("door:crm", [], {"id": "id"}, {"silenceMs": 2, "maxMessages": 3, "queue": None, "inboxApps": ["1"]},
+         ['- id: "id"', "+ silenceMs: 2", "+ maxMessages: 3", "+ queue: null", '+ inboxApps: ["1"]']),
+        ("stage", [], None, {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]},
+         ["+ silenceMs: 2", "+ maxMessages: 3", '+ inboxApps: ["1"]']),
+        ("stage", [], {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]},
+         {"silenceMs": 2, "maxMessages": 3, "inboxApps": ["1"]}, ["No rule is different."]),
+    ],
+)  # fmt: skip
+def test_rules_are_merged_and_the_difference_is_shown(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], scope: str, options: list[str], stored: Any, expected: Json,
+    shown: list[str],
+) -> None:  # fmt: skip
+    aws.answer("rules.get", {"scope": scope, "rules": stored, "version": 6})
+    aws.answer("rules.set", RULES_SET)
+    given_rules = {"silenceMs": 2, "maxMessages": 3, "queue": None, "inboxApps": ["1"]}
+    assert run("rules", "set", scope, json.dumps(given_rules), *options) == 0
+    assert aws.asked[-1] == {"operation": "rules.set", "scope": scope, "rules": expected, "expectedVersion": 6}
+    assert capsys.readouterr().out.splitlines() == [*shown, SENTENCE]
+
+
+def test_rules_that_changed_meanwhile_are_merged_once_more(aws: FakeAws) -> None:
+    conflict = {"ok": False, "error": {"code": "conflict", "message": "the rules have changed"}}
+    aws.answer_in_turn(
+        "rules.get", {"rules": {"maxMessages": 4}, "version": 5}, {"rules": {"priority": "vip"}, "version": 6}
+    )
+    aws.turns["rules.set"] = [conflict, {"ok": True, "result": RULES_SET}]
+    assert run("rules", "set", "stage", '{"silenceMs": 2}') == 0
+    assert aws.asked[-1]["rules"] == {"priority": "vip", "silenceMs": 2}
+    aws.answer("rules.get", {"rules": {}, "version": 8})
+    aws.answers["rules.set"] = conflict
+    count = len(aws.asked)
+    assert run("rules", "set", "stage", "{}") == run("rules", "set", "stage", "{}", "--expected-version", "7") == 1
+    assert len(aws.asked) - count == 4 + 2
+
+
+def test_an_undo_shows_the_difference(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("rules.undo", RULES_SET | {"before": {"silenceMs": 2}, "after": None})
+    assert run("rules", "undo", "stage") == 0
+    assert capsys.readouterr().out.splitlines() == ["- silenceMs: 2", SENTENCE]
+
+
+NAMES = st.sampled_from("abc")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=3)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_difference_leads_from_the_rules_before_to_those_after(before: Json, patch: Json) -> None:
+    after = merge(before, patch)
+    assert merge(after, patch) == after
+    for name in before.keys() | patch.keys():
+        if name not in patch:
+            assert after[name] == before[name]
+        elif patch[name] is None:
+            assert name not in after
+        elif not isinstance(patch[name], dict):
+            assert after[name] == patch[name]
+        else:
+            of_name = before.get(name)
+            assert after[name] == merge(of_name if isinstance(of_name, dict) else {}, patch[name])
+    fields = {path: text for path, text in _fields(before).items() if before}
+    for line in differences(before, after):
+        sign, path, shown = re.fullmatch(r"([-+~]) ([\w.]+): (.*)", line).groups()  # type: ignore[union-attr]
+        old, _, new = shown.rpartition(" → ")
+        assert fields.pop(path, None) == {"-": new, "~": old, "+": None}[sign]
+        if sign != "-":
+            fields[path] = new
+    assert fields == (_fields(after) if after else {})
 
 
 def test_the_options_of_all_commands_may_also_follow_the_command(
@@ -446,6 +546,66 @@ def test_a_refusal_is_a_sentence_and_an_exit_code(
     assert (captured.out, captured.err) == ("", "Nothing waits in this conversation.\n")
 
 
+def test_a_conversation_that_nothing_remembers_is_not_found(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    never: Json = {"status": None, "lastReplyId": None, "turns": [], "older": 0, "episodeFrom": None}
+    for known, has_responder, history, code in (
+        (False, False, never, 4),
+        (False, True, never, 4),
+        (False, True, never | {"older": 1}, 0),
+        (True, False, never, 0),
+    ):
+        aws.has_responder = has_responder
+        aws.answer("conversation.show", {"conversation": NAME, "known": known, "state": "idle"})
+        aws.answer("history", history)
+        assert run("conversation", "show", NAME) == code
+        captured = capsys.readouterr()
+        assert ("remembers nothing" in captured.err, "idle" in captured.out) == (code == 4, code == 0)
+
+
+def taking_a_conversation(group: TyperGroup, *words: str) -> Iterator[list[str]]:
+    """Yield the command line of each command that takes a conversation's id, without the id."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from taking_a_conversation(command, *words, name)
+        elif [each for each in command.params if each.name == "conversation"]:
+            yield [*words, name, *(["--conversation"] if name == "tail" else [])]
+
+
+@pytest.mark.parametrize("command", [*taking_a_conversation(command_line())], ids=" ".join)
+def test_a_malformed_id_is_wrong_usage_before_anything_is_asked(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    for malformed in ("c1", "a/b/c", "a/b/c/d/e", "a/b//d", ""):
+        assert run(*command, malformed) == 2
+        assert "tenant/platform/account/user" in capsys.readouterr().err
+    assert aws.asked == []
+
+
+NOTHING: dict[tuple[str, ...], Json] = {
+    ("conversation", "list"): {"conversations": [], "next": None, "more": False},
+    ("conversation", "list", "--shard", "0"): {"conversations": [], "next": None, "more": False},
+    ("conversation", "history", NAME): {"status": None, "turns": [], "older": 0},
+    ("rules", "list"): {"rules": [], "more": False},
+    ("rules", "list", "tenant:"): {"rules": [], "more": False},
+    ("dead", "list"): {"letters": [], "inQueue": 0},
+    ("dead", "list", "--replies"): {"letters": [], "inQueue": 2},
+    ("tenant", "settings", "get", "acme"): {"tenant": "acme", "settings": {}},
+}
+
+
+@pytest.mark.parametrize("command", NOTHING, ids=" ".join)
+def test_an_empty_list_is_a_sentence(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    aws.has_responder = True
+    for operation in (".".join(command[:2]), "history", "tenant.settings.get"):
+        aws.answer(operation, NOTHING[command])
+    assert run(*command) == 0
+    assert re.fullmatch(r"[A-Za-z].* .*\.\n", capsys.readouterr().out)
+    assert run(*command, "--json") == 0
+    assert json.loads(capsys.readouterr().out)
+
+
 def test_a_function_that_fails_is_a_sentence_too(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answers["status"] = {"errorType": "Sandbox.Timedout", "errorMessage": "Task timed out after 60 seconds"}
     assert run("status") == 1
@@ -569,6 +729,12 @@ def test_no_width_of_a_terminal_ends_a_command_and_a_usual_one_never_breaks_an_i
     assert ("c" * 44 in out) == (width >= 80)
 
 
+def test_a_sentence_names_the_day_of_a_time_that_is_not_today() -> None:
+    now = datetime.now().astimezone()
+    assert clock_time(int(now.timestamp() * 1_000)) == f"{now:%H:%M:%S}"
+    assert clock_time(NOON_MS) == f"{datetime.fromtimestamp(NOON_MS / 1_000, now.tzinfo):%a %d %b %H:%M:%S}"
+
+
 def test_one_json_object_is_one_line_for_every_reader() -> None:
     assert len(as_json({"text": "one\u2028two\u2029three\x85four\rfive"}, indent=None).splitlines()) == 1
 
@@ -649,6 +815,20 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     assert signal.getsignal(ending) is before
 
 
+def test_a_tail_without_an_event_says_so(
+    aws: FakeAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def subscribe(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(poll=lambda **_: [])
+
+    monkeypatch.setattr(events, "subscribe", subscribe)
+    monkeypatch.setattr(time, "monotonic", iter(range(100)).__next__)
+    assert run("tail", "--seconds", "3") == 0
+    captured = capsys.readouterr()
+    assert (captured.out, "No event arrived." in captured.err) == ("", True)
+
+
 def test_a_tail_that_is_killed_leaves_what_people_wrote_for_minutes_only() -> None:
     """Before, its queue kept every event for SQS's four days."""
     created: list[dict[str, Any]] = []
@@ -694,6 +874,31 @@ def test_the_version_and_a_completion_need_no_stage() -> None:
     wanted = {"_BUFFERCTL_COMPLETE": "complete_bash", "COMP_WORDS": "bufferctl dead redrive --", "COMP_CWORD": "3"}
     found = subprocess.run([program], env=os.environ | wanted, check=True, capture_output=True, text=True)
     assert {"--all", "--yes", "--stage"} <= set(found.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("deployed", "ours", "verdict"),
+    [
+        ("4f1c", "4f1c", "(4f1c): the same"),
+        ("4f1c", "77aa", "(4f1c): they differ"),
+        ("4f1c-changed", "4f1c-changed", "files changed"),
+        (None, "4f1c", "not deployed from a git checkout"),
+    ],
+)
+def test_the_version_is_compared_with_that_of_the_stage(
+    aws: FakeAws,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    deployed: str | None,
+    ours: str,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr(checkout, "commit", lambda: ours)
+    aws.commit = {"Commit": deployed} if deployed else {}
+    for arguments in (["--version", "--stage", "prod"], ["--stage", "prod", "--version"]):
+        assert main(arguments) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert (ours in first, verdict in second) == (True, True), second
 
 
 @pytest.mark.parametrize("time", ["25h", "86401s", "0s", "1d"])

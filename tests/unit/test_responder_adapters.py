@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from lambdas.responder.channels import (
     WhatsAppChannel,
     split,
 )
+from lambdas.responder.chat_completions import ChatCompletions
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
@@ -276,8 +278,11 @@ def test_an_ai_gets_the_trace(server: WebServer, assistant: Callable[[str], Assi
     assistant("openai").answer(PROMPT)
     server.answer = (200, BEDROCK_ANSWER)
     assistant("bedrock").answer(PROMPT)
-    by_openai, by_bedrock = server.requests
+    server.answer = (200, CHAT_ANSWER)
+    assistant("chat-completions").answer(PROMPT)
+    by_openai, by_bedrock, by_chat = server.requests
     assert carried_on(by_openai.headers["traceparent"])
+    assert carried_on(by_chat.headers["traceparent"])
     assert carried_on(by_bedrock.json["requestMetadata"]["traceparent"])
     functions = FakeFunctions({"text": "It left today."})
     YourFunction(functions, "arn").answer(PROMPT)
@@ -314,6 +319,11 @@ OPENAI_ANSWER = {
     ],
     "usage": {"input_tokens": 30, "output_tokens": 5},
 }
+CHAT_ANSWER = {
+    "object": "chat.completion",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "It left today."}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 35},
+}
 BEDROCK_ANSWER = {
     "output": {"message": {"role": "assistant", "content": [{"text": "It left today."}]}},
     "stopReason": "end_turn",
@@ -334,6 +344,7 @@ def assistant(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     made: dict[str, Callable[[], Assistant]] = {
         "bedrock": Bedrock,
         "openai": lambda: OpenAi(Http(), url=f"{server.url}/v1", api_key=SECRET),
+        "chat-completions": lambda: ChatCompletions(Http(), url=f"{server.url}/v1/", api_key=SECRET),
     }
     yield lambda name: made[name]()
     aws._made.cache_clear()
@@ -353,6 +364,67 @@ def test_openai_is_asked_by_its_responses_api_and_keeps_nothing(
         "max_output_tokens": 50,
         "store": False,
     }
+
+
+def test_a_compatible_service_is_asked_by_chat_completions(
+    server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, CHAT_ANSWER)
+    assert assistant("chat-completions").answer(PROMPT) == Reply("It left today.", 30, 5)
+    (request,) = server.requests
+    assert (request.path, request.headers["Authorization"]) == ("/v1/chat/completions", BEARER)
+    said = [{"role": turn.role, "content": turn.text} for turn in TURNS]
+    assert request.json == {
+        "model": "a-model",
+        "messages": [{"role": "system", "content": "Be kind."}, *said],
+        "max_tokens": 50,
+    }, "Mistral refuses fields that it does not know"
+
+
+@pytest.mark.parametrize("url", ["https://api.openai.com/v1", "https://shop.openai.azure.com/openai/v1/"])
+def test_openai_itself_gets_the_limit_that_its_new_models_accept_and_keeps_nothing(url: str) -> None:
+    posted: list[dict[str, Any]] = []
+
+    class Recording(Http):
+        def post_json(self, url: str, value: Any, **_: Any) -> Any:
+            posted.append(value)
+            return CHAT_ANSWER
+
+    ChatCompletions(Recording(), url=url, api_key=SECRET).answer(PROMPT._replace(instructions=""))
+    (request,) = posted
+    assert request.keys() == {"model", "messages", "max_completion_tokens", "store"}
+    assert (request["max_completion_tokens"], request["store"]) == (50, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("<think>\nIt is late.\n</think>\n\nHello.", "Hello."),
+        ("It is late.\n</think>Hello.", "Hello."),
+        ([{"type": "thinking", "thinking": []}, {"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}],
+         "Hello."),
+    ],
+)  # fmt: skip
+def test_the_customer_does_not_get_what_the_model_thinks(
+    content: Any, text: str, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, {"choices": [{"message": {"content": content}}], "usage": None})
+    assert assistant("chat-completions").answer(PROMPT) == Reply(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("openai", "status 404: …/responses does not exist there: try the assistant chat-completions"),
+        ("chat-completions", "status 404: …/chat/completions does not exist there: try the assistant openai"),
+    ],
+)
+def test_a_service_without_the_api_is_refused_with_the_name_of_the_other(
+    name: str, reason: str, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (404, {"detail": "Not Found"})
+    with pytest.raises(CallRefused, match=re.escape(reason)):
+        assistant(name).answer(PROMPT)
 
 
 def test_bedrock_is_asked_by_its_converse_api(server: WebServer, assistant: Callable[[str], Assistant]) -> None:
@@ -379,7 +451,7 @@ def test_bedrock_is_asked_by_its_converse_api(server: WebServer, assistant: Call
         (RESET, False),
     ],
 )
-@pytest.mark.parametrize("name", ["bedrock", "openai"])
+@pytest.mark.parametrize("name", ["bedrock", "openai", "chat-completions"])
 def test_an_ai_is_asked_once_and_again_only_by_the_queue(
     name: str, answer: Any, is_final: bool, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
@@ -395,6 +467,9 @@ def test_an_ai_is_asked_once_and_again_only_by_the_queue(
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
+        ("chat-completions", {"choices": []}),
+        ("chat-completions", {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]}),
+        ("chat-completions", {"choices": [{"message": {"content": "<think>I", "refusal": None}}]}),
         ("openai", {"status": "incomplete", "output": []}),
         ("openai", {"status": "completed", "output": [{"type": "message", "content": [{"type": "refusal"}]}]}),
         ("bedrock", {**BEDROCK_ANSWER, "output": {"message": {"role": "assistant", "content": []}}}),
@@ -422,6 +497,12 @@ def with_tools(name: str, text: str, **used: Any) -> dict[str, Any]:
         blocks: list[Any] = [{"text": text}] if text else []
         blocks += [{"toolUse": {"toolUseId": "t-1", "name": tool, "input": each}} for tool, each in used.items()]
         return {**BEDROCK_ANSWER, "output": {"message": {"role": "assistant", "content": blocks}}}
+    if name == "chat-completions":
+        functions = [{"name": tool, "arguments": each if isinstance(each, str) else json.dumps(each)}
+                     for tool, each in used.items()]  # fmt: skip
+        called = [{"id": "c-1", "type": "function", "function": each} for each in functions]
+        message = {"role": "assistant", "content": text or None, "tool_calls": called}
+        return {**CHAT_ANSWER, "choices": [{"message": message, "finish_reason": "tool_calls"}]}
     calls = [{"type": "function_call", "call_id": "c-1", "name": tool, "arguments": each if isinstance(each, str)
               else json.dumps(each)} for tool, each in used.items()]  # fmt: skip
     said = [{"type": "message", "content": [{"type": "output_text", "text": text}]}] if text else []
@@ -434,7 +515,13 @@ def test_a_model_is_offered_the_stages_tools(server: WebServer, assistant: Calla
     assistant("openai").answer(OFFERED)
     server.answer = (200, BEDROCK_ANSWER)
     assistant("bedrock").answer(OFFERED)
-    of_openai, of_bedrock = (request.json for request in server.requests)
+    server.answer = (200, CHAT_ANSWER)
+    assistant("chat-completions").answer(OFFERED)
+    of_openai, of_bedrock, of_chat = (request.json for request in server.requests)
+    assert len(of_chat["tools"]) == 2
+    assert of_chat["tools"][0] == {
+        "type": "function", "function": {"name": "hand_off", "description": description, "parameters": REASON},
+    }  # fmt: skip
     assert [tool["name"] for tool in of_openai["tools"]] == ["hand_off", "finish_task"]
     assert of_openai["tools"][0] == {
         "type": "function", "name": "hand_off", "description": description, "parameters": REASON, "strict": False,
@@ -454,7 +541,7 @@ def test_a_model_is_offered_the_stages_tools(server: WebServer, assistant: Calla
         ("Hey", {"hand_off": {"reason": None}, "another": {}}, {"hand_off": ""}),
     ],
 )
-@pytest.mark.parametrize("name", ["bedrock", "openai"])
+@pytest.mark.parametrize("name", ["bedrock", "openai", "chat-completions"])
 def test_a_model_uses_tools_with_or_without_a_text(
     name: str, text: str, used: Any, tools: Any, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
@@ -462,11 +549,12 @@ def test_a_model_uses_tools_with_or_without_a_text(
     assert assistant(name).answer(OFFERED) == Reply(text, 30, 5, tools)
 
 
+@pytest.mark.parametrize("name", ["openai", "chat-completions"])
 def test_a_call_that_was_cut_off_hands_the_conversation_off_all_the_same(
-    server: WebServer, assistant: Callable[[str], Assistant]
+    name: str, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
-    server.answer = (200, with_tools("openai", "", hand_off='{"reason": "a re'))
-    assert assistant("openai").answer(OFFERED).tools == {"hand_off": ""}
+    server.answer = (200, with_tools(name, "", hand_off='{"reason": "a re'))
+    assert assistant(name).answer(OFFERED).tools == {"hand_off": ""}
 
 
 class FakeFunctions(Functions):

@@ -71,23 +71,24 @@ class FakeHttp:
         credentials = b64decode(value).decode() if kind == "Basic" else value
         self.requests.append(f"{url} {body.decode()} {dict(headers)} {credentials}")
         said = {"type": "message", "content": [{"type": "output_text", "text": "Hello!"}]}
-        return {"output": [said]} if url.endswith("/responses") else {}
+        choice = {"message": {"content": "Hello!"}}
+        return {"output": [said], "choices": [choice]} if url.endswith(("/responses", "/chat/completions")) else {}
 
     def post_json(self, url: str, value: Json, **more: Any) -> Json:
         return self.post(url, json.dumps(value).encode(), **more)
 
 
 @settings(max_examples=25)
-@given(TABLES, REQUESTS)
+@given(TABLES, REQUESTS, st.sampled_from(["openai", "chat-completions"]))
 def test_a_request_carries_its_own_keys_and_no_byte_of_anothers(
-    new_table: Tables, tables: Mapping[Owner, str], requests: list[tuple[str, str, str]]
+    new_table: Tables, tables: Mapping[Owner, str], requests: list[tuple[str, str, str]], assistant: str
 ) -> None:
     queue, dead = (FifoQueue(name, lambda: 0) for name in ("batches", "dead"))
     sqs, http, bus, vault = FakeSqs(queue, dead, clock=lambda: 0), FakeHttp(), FakeBus(), secrets_of(tables)
     of_stage = ResponderSettings(
         log=LogSettings(), conversations_table=new_table().name, secret_id="main", secret_prefix=PREFIX,
         queues={"default": {"url": queue.url, "dead_letter_url": dead.url}}, gate_function="gate", event_bus="bus",
-        oversize_bucket="oversize", options=OPTIONS._replace(assistant="openai"),
+        oversize_bucket="oversize", options=OPTIONS._replace(assistant=assistant),
     )  # fmt: skip
     holds = {"ok": True, "result": {"holds": []}}
     client = aws.client

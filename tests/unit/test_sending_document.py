@@ -1,4 +1,4 @@
-"""docs/sending.md shows bodies and secrets that ingest accepts, and names every field and platform."""
+"""docs/sending.md shows a body that ingest accepts, and names every field and platform."""
 
 import json
 import re
@@ -7,19 +7,11 @@ from pathlib import Path
 import jsonschema
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.webhook_secrets import WebhookSecrets
-from tests.support.fakes import RecordedTelemetry
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/sending.md").read_text("utf-8")
 SCHEMA = json.loads((ROOT / "docs/schema/generic.webhook.json").read_text("utf-8"))
-META = {"whatsapp", "messenger", "instagram"}
-BODY, _RESPONSE, SECRET = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
-
-
-class Stored:
-    def read(self, _secret_id: str) -> str:
-        return str(SECRET)
+BODY, _RESPONSE = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
 def test_the_body_is_one_of_the_schema() -> None:
@@ -31,15 +23,6 @@ def test_every_field_is_named_and_those_that_are_required_are_called_so() -> Non
     message, reaction = SCHEMA["definitions"]["message"], SCHEMA["definitions"]["reaction"]
     assert named.keys() == message["properties"].keys() | reaction["properties"].keys()
     assert {field for field, need in named.items() if need == "required"} == set(message["required"])
-
-
-def test_the_secret_switches_on_every_platform() -> None:
-    secrets = WebhookSecrets(Stored(), "webhooks", RecordedTelemetry())
-    assert json.loads(SECRET).keys() == PLATFORMS.keys()
-    for platform in PLATFORMS:
-        credentials = secrets.of(platform)
-        assert credentials.every_secret, platform
-        assert (credentials.verify_token is not None) == (platform in META), platform
 
 
 def test_every_platform_says_where_its_secret_comes_from() -> None:

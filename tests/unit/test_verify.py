@@ -91,8 +91,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStage:
     def webhook(_url: str, secret: str) -> Any:
         return SimpleNamespace(post=lambda messages: made.post(secret, messages))
 
-    client = SimpleNamespace(list_queues=lambda **_: {})
-    stage = StageClient("https://api", "bus", "admin", lambda: None, lambda: "s3cret", lambda _: client)
+    secrets = {"SecretString": '{"generic": "s3cret"}'}
+    client = SimpleNamespace(list_queues=lambda **_: {}, get_secret_value=lambda **_: secrets)
+    stage = StageClient("https://api", "bus", "admin", lambda: None, lambda: "secret", lambda _: client)
     monkeypatch.setattr(verify, "time", SimpleNamespace(sleep=pass_by, monotonic=monotonic, time=lambda: 0.0))
     monkeypatch.setattr(verify, "GenericWebhook", webhook)
     monkeypatch.setattr(verify, "subscribe", subscribed)

@@ -7,6 +7,7 @@ SHOWN = (
     "version", "batchId", "conversationId", "tenant", "agent", "generation", "attempt", "messageCount", "bufferedAt",
     "flushReason", "lane", "metadata", "replyUntil", "change", "messageId", "at", "reason", "dropped", "frozen",
     "leaving", "until", "platform", "queue", "handoff", "traceparent", "code", "replyId", "batchIds",
+    "operation", "subject", "holdMs",
 )  # fmt: skip
 SHOWN_OF_A_MESSAGE = ("id", "type", "receivedAt", "timestamp", "platform")
 METADATA = (

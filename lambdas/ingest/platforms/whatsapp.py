@@ -15,6 +15,7 @@ from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
     InvalidWebhook,
+    Sent,
     Signer,
     Update,
     Webhook,
@@ -173,20 +174,24 @@ def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> Human
     return HumanReply(conversation, message_id, at_ms, customer_ids=customer_ids)
 
 
-def _read_status(status: Fields, contact: Fields, account: str, received_at_ms: int) -> Failed | str:
-    """Read the status of a message of the business. Only a failure is more than counted."""
-    if status.get("status") != "failed":
+def _read_status(status: Fields, contact: Fields, account: str, received_at_ms: int) -> Failed | Sent | str:
+    """Read the status of a message of the business, which was sent or failed. Other statuses are only counted."""
+    kind, is_group = status.get("status"), status.get("recipient_type") == "group"
+    if kind not in ("sent", "failed") or (kind == "sent" and is_group):
         return "status"
     name, _, ids = _names(status.word("recipient_id"), status.word("recipient_user_id"), contact)
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, _user(name))
+    at_ms = ms_of_time(status.get("timestamp")) or received_at_ms
+    if kind == "sent":
+        return Sent(conversation, at_ms, ids)
     error = next(status.parts("errors", most=1), Fields())
     return failed(
         conversation,
         status.id("id"),
-        ms_of_time(status.get("timestamp")) or received_at_ms,
+        at_ms,
         code=error.get("code"),
         words=(error.get("title"), error.part("error_data").get("details")),
-        ids=None if status.get("recipient_type") == "group" else ids,
+        ids=None if is_group else ids,
     )
 
 

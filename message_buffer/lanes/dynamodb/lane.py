@@ -207,6 +207,9 @@ class DynamoDbLane:
     def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
         self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
 
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        return self._windows.note_reply(conversation, at_ms=min(at_ms, self._clock()))
+
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         window, now_ms = self._windows.read(conversation), self._clock()
         before = window.due_of_waiting

@@ -43,6 +43,8 @@ class FrozenBatch(NamedTuple):
     """True if some of the messages that were stored at the freeze did not fit into this batch."""
     previous_at_ms: int = 0
     """When the newest message of the batch before this one arrived; 0 if that is not known."""
+    replied_at_ms: int = 0
+    """When the first reply since then was sent; 0 if none was noted."""
 
 
 class Lock(NamedTuple):
@@ -88,6 +90,8 @@ class Window(NamedTuple):
     frozen: FrozenBatch | None = None
     last_at_ms: int = 0
     """When the newest message of the conversation's frozen and emitted batches arrived in this lane."""
+    replied_at_ms: int = 0
+    """When a reply was sent: the first one since `last_at_ms`, or an earlier one."""
     rhythm: Rhythm | None = None
     """The author's rhythm up to the last batch."""
     noted: str = ""
@@ -216,6 +220,7 @@ _NUMBERS = {
     "generation": "generation", "changes": "changes", "waiting": "waiting", "large_bytes": "large",
     "first_at_ms": "first", "newest_at_ms": "last", "previous_at_ms": "prev", "listed_at_ms": "due_at",
     "successor_at_ms": "successor_at", "attempt": "attempt", "last_at_ms": "last_at",
+    "replied_at_ms": "replied_at",
 }  # fmt: skip
 WINDOW_ATTRIBUTES = (
     *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm", "holds",

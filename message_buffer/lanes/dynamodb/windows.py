@@ -145,6 +145,18 @@ class Windows(Table):
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Record the first reply since the last batch. Return whether the conversation has had a batch."""
+        is_first = "(attribute_not_exists(#replied_at) OR #replied_at <= #last_at)"
+        updated = self._update(
+            "note reply",
+            key_of(conversation, WINDOW),
+            "SET #replied_at = :at",
+            {"at": at_ms},
+            only_if=f"#last_at < :at AND {is_first}",
+        )
+        return updated.done or "last_at" in updated.item
+
     def _change_wait(self, doing: str, conversation: str, window: Window, *, do: str, new: str) -> bool:
         values: Values = {"new": new, "generation": window.generation, "one": 1}
         only_if = f"attribute_exists(#open){NOTHING_NEW}"

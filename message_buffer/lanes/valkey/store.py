@@ -126,7 +126,7 @@ class Store:
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
                     handoff=handoff_of(_holds("handoff", reply.handoff), self._clock()),
-                    previous_at_ms=_or_none(reply.previous_at_ms),
+                    previous_at_ms=_or_none(reply.previous_at_ms), replied_at_ms=_or_none(reply.replied_at_ms),
                 )  # fmt: skip
             case b"BUSY":
                 return o.BatchBusy(reply.until_ms)
@@ -152,6 +152,11 @@ class Store:
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms
         )
         return o.RunStale() if reply.word == b"STALE" else o.BatchRetried(reply.due_at_ms, reply.start or None)
+
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Note when a reply was sent. Return whether the conversation is known."""
+        reply = self._run("note_reply", conversation=conversation, now_ms=self._clock(), at_ms=at_ms)
+        return bool(reply.word == b"NOTED")
 
     # -- operators, control words, edits and typing events -----------------------------------------------------
 

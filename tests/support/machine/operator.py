@@ -117,6 +117,11 @@ class Operators(Writers):
         if model.state == "PENDING" and model.frozen is None:
             self.must_be_picked_up(model.scheduled_at, now)
 
+    @rule(name=conversations, skew=skews, twice=seldom)
+    def reply(self, name: str, skew: int, twice: bool) -> None:
+        at = self.now(skew)
+        assert self.call(skew, twice, "note_reply", name, at_ms=at) == self.model[name].note_reply(at)
+
     @rule(name=conversations, rules=st.sampled_from(RULES), skew=skews, twice=seldom)
     def rules_change(self, name: str, rules: Rules, skew: int, twice: bool) -> None:
         model, now = self.model[name], self.now(skew)

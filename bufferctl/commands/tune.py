@@ -1,0 +1,118 @@
+"""`bufferctl tune`, which measures how many batches are cut, and recommends a silence."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bufferctl.commands.rules import change
+from bufferctl.curve_picture import svg
+from bufferctl.errors import Misused
+from bufferctl.formatting import Block, table
+from bufferctl.history import measure, read_history, read_rules
+from bufferctl.options import Ctx, Shown, read_json
+from message_buffer.json_object import Json
+from message_buffer.tuning.curve import Counts, TooLittle, curve, going_on, recommend
+
+GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
+app = typer.Typer()
+
+
+@app.command()
+def tune(  # noqa: PLR0913 - an option for each choice
+    ctx: Ctx,
+    history: Annotated[Path | None, typer.Argument(help="a recorded history, JSON lines, instead of the stage")] = None,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    platform: Annotated[str | None, typer.Option(help="Only this platform.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only this agent of the tenant.")] = None,
+    cut_share: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Recommend the shortest silence that cuts at most this share.")
+    ] = "20%",
+    mean_wait: Annotated[str, typer.Option(metavar="SECONDS", help="Recommend this mean wait instead: 4s.")] = "",
+    weeks: Annotated[int, typer.Option(min=1, max=26, help="Count this week and the ones before.")] = 4,
+    rules: Annotated[str, typer.Option(help="Replay the history by these rules (JSON).")] = "{}",
+    apply: Annotated[bool, typer.Option("--apply", help="Store the recommendation in the rules.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write the curve to this file, as SVG.")] = None,
+) -> Shown:
+    """Show how many batches are cut at which silence, and recommend a silence."""
+    if (agent and not tenant) or (history and (apply or tenant or platform)):
+        raise Misused("An --agent needs its --tenant; a history has neither, and nothing to --apply to.")
+    goal = (
+        {"mean_wait_ms": _number(mean_wait, "s") * 1_000} if mean_wait else {"cut_share": _number(cut_share, "%") / 100}
+    )
+    lines, given = read_history(history) if history else {}, read_json(rules, what="rules")
+    replays: list[Json] = []
+    if history:
+        counts, replayed = measure(lines, read_rules(given))
+        replays.append({"rules": rules, **replayed})
+        found: list[Json] = [{"history": str(history), "counts": counts}]
+    else:
+        asked = ctx.obj.ask("tune.read", tenant=tenant, platform=platform, agent=agent, weeks=weeks)
+        found = asked["scopes"]
+        counts = sum((Counter(each["counts"]) for each in found), Counter())
+    scopes = [{**each, "counts": None, **_summary(each["counts"], goal)} for each in found]
+    every, rates = _summary(counts, goal), curve(counts)
+    points = {ms: rate._asdict() for ms, rate in rates.items()}
+    patch = {"silenceMs": every["silenceMs"], "typingInferenceMs": 0}
+    if history and not every["why"]:
+        replays.append({"rules": json.dumps(patch), **measure(lines, read_rules({**given, **patch}))[1]})
+    blocks = _blocks(scopes, every, points, replays)
+    result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
+    if picture:
+        picture.write_text(svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]), "utf-8")
+    if apply and not every["why"]:
+        scope = f"agent:{_part(tenant)}/{_part(agent)}" if agent else f"tenant:{_part(tenant)}" if tenant else "stage"
+        changed, text = change(ctx, scope, json.dumps({"platformOverrides": {platform: patch}} if platform else patch))
+        return {**result, "applied": changed}, *blocks, f"{scope}\n{text}"
+    return result, *blocks
+
+
+def _number(text: str, unit: str) -> float:
+    if not (match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)" + unit, text)):
+        raise Misused(f"Write 20% or 4s, not {text!r}.")
+    return float(match[1])
+
+
+def _summary(counts: Counts, goal: dict[str, float]) -> Json:
+    """Return what was measured, and what is recommended or why nothing is."""
+    turns, best = counts.get("batches", 0), recommend(counts, **goal)
+    silence_ms, cut, why = (None, None, best.why) if isinstance(best, TooLittle) else (best[0], best[1]._asdict(), None)
+    wait_ms = counts.get("waited_ms", 0) / max(turns, 1)
+    measured = {"turns": turns, "goesOn": going_on(counts)._asdict(), "meanWaitMs": wait_ms}
+    return {**measured, "silenceMs": silence_ms, "cut": cut, "why": why}
+
+
+def _blocks(scopes: list[Json], every: Json, points: dict[int, Json], replays: list[Json]) -> list[Block]:
+    rows = [*scopes, *([{"tenant": "all", **every}] if len(scopes) != 1 else [])]
+    blocks: list[Block] = [table([_row(each) for each in rows]), GOES_ON, "If every batch waited for:"]
+    blocks.append(table([{"silence": _seconds(ms), "cut": _share(rate)} for ms, rate in points.items()]))
+    if replays:
+        shown = [{**each, "cut": f"{each['cut']:.1%}", "meanWaitMs": round(each["meanWaitMs"])} for each in replays]
+        blocks += ["The history, replayed exactly:", table(shown)]
+    if every["why"]:
+        return [*blocks, f"No recommendation: {every['why']}. Wait for more, or name a wider scope or more --weeks."]
+    return [*blocks, f"Recommended: silenceMs {every['silenceMs']}, which cuts {_share(every['cut'])} of the batches."]
+
+
+def _row(summary: Json) -> dict[str, Any]:
+    names: Json = {name: summary[name] for name in ("history", "tenant", "platform", "agent") if name in summary}
+    recommended = _seconds(summary["silenceMs"]) if summary["silenceMs"] else None
+    measured = {"goes on": _share(summary["goesOn"]), "mean wait": _seconds(summary["meanWaitMs"])}
+    return {**names, "turns": summary["turns"], **measured, "recommended": recommended}
+
+
+def _share(rate: Json) -> str:
+    return f"{rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
+
+
+def _seconds(ms: float) -> str:
+    return f"{ms / 1_000:g} s" if ms % 100 == 0 else f"{ms / 1_000:.2f} s"
+
+
+def _part(name: str | None) -> str:
+    """Return a name as a part of a scope."""
+    return (name or "").replace("%", "%25").replace("/", "%2F")

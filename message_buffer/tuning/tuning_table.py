@@ -1,0 +1,40 @@
+"""The table `Tuning`: for each scope and week the sums of `Counts`, whose form `curve.py` describes.
+
+A scope is `tenant/platform/agent`, each part escaped like those of a conversation's id. The agent's part is empty if
+the batch names none. The scope `*` has the sums of the whole stage.
+"""
+
+from datetime import UTC, datetime
+
+from message_buffer.aws import clients as aws
+from message_buffer.aws.dynamodb import Table, Values, number
+from message_buffer.limits import DAY_MS, SECOND_MS
+from message_buffer.messages.conversation_id import escape_part
+from message_buffer.tuning.curve import Counts
+
+STAGE = "*"
+# A week's counts expire this long after they were last written.
+COUNTS_KEPT_MS = 26 * 7 * DAY_MS
+
+
+class TuningTable(Table):
+    def __init__(self, name: str, *, patience: aws.Patience = aws.HURRIED) -> None:
+        super().__init__(name, patience=patience)
+
+    def add(self, scope: str, counts: Counts, *, now_ms: int) -> Counts:
+        """Add the counts to those of this week. Return the sums."""
+        values: Values = {**counts, "expires": (now_ms + COUNTS_KEPT_MS) // SECOND_MS}
+        do = f"SET #expires_at = :expires ADD {', '.join(f'#{name} :{name}' for name in counts)}"
+        key = {"scope": scope, "week": week_of(now_ms)}
+        updated = self._update("add counts", key, do, values, returns="ALL_NEW")
+        return {name: number(updated.item, name) for name in updated.item.keys() - {*key, "expires_at"}}
+
+
+def week_of(now_ms: int) -> str:
+    """Return the ISO week in UTC, such as `2026-W47`."""
+    year, week, _ = datetime.fromtimestamp(now_ms // SECOND_MS, UTC).isocalendar()
+    return f"{year}-W{week:02}"
+
+
+def scope_of(tenant: str, platform: str, agent: str | None) -> str:
+    return "/".join(map(escape_part, (tenant, platform, agent or "")))

@@ -1,0 +1,332 @@
+"""The counts of gaps are those of a brute-force replay, and counting costs no call between a batch and its event."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+from fakeredis import FakeServer, FakeStrictRedis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lambdas.conversation_processor.service import ConversationProcessor
+from message_buffer.errors import SendFailed
+from message_buffer.events.emission import Emission
+from message_buffer.json_object import Json
+from message_buffer.lanes.outcomes import BatchTaken
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.limits import DAY_MS, MINUTE_MS
+from message_buffer.messages.message import Message, encode
+from message_buffer.rules.rules_and_defaults import Rules
+from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts
+from message_buffer.tuning.curve import BINS_MS, Counts, going_on
+from message_buffer.tuning.tuning_table import COUNTS_KEPT_MS, TuningTable, week_of
+from tests.support.engine import Engine, ManualClock
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import valkey_lane as lane_of
+from tests.support.table_service import empty
+from tests.support.window import AMPLE
+
+ANN = "acme/whatsapp/1065/491"
+ASSUMED_MS = 2_000
+RULES = Rules(silence_ms=1_000, typing_inference_ms=3_000, max_wait_ms=200_000, max_messages=5)
+MAX_GAP_MS = BINS_MS[-1]
+
+
+class FakeTable(TuningTable):
+    """Keeps the sums in memory, and fails `failures` times."""
+
+    def __init__(self) -> None:
+        super().__init__("tuning")
+        self.sums: dict[str, Counter[str]] = {}
+        self.calls: list[str] = []
+        self.failures = 0
+
+    def add(self, scope: str, counts: Counts, *, now_ms: int) -> Counts:
+        self.calls.append(scope)
+        if self.failures:
+            self.failures -= 1
+            raise SendFailed("add counts: Throttling")
+        self.sums.setdefault(scope, Counter()).update(counts)
+        return self.sums[scope]
+
+
+class Scene:
+    """A Valkey lane with a processor, whose emission counts gaps."""
+
+    def __init__(self, engine: Engine, table: TuningTable) -> None:
+        self.engine, self.clock = engine, engine.clock
+        self.bus, self.queues, self.telemetry = FakeBus(), FakeBatchQueues(), RecordedTelemetry()
+        self.lane: ValkeyLane = lane_of(engine.store, FakeFunctions(), self.telemetry)
+        self.counts = GapCounts(table, self.telemetry, assumed_reply_ms=ASSUMED_MS, clock=engine.clock)
+        emission = Emission(
+            self.bus, FakeObjects(), FakeQueue(), self.telemetry,
+            queues=self.queues, max_event_bytes=256_000, max_attempts=20, gap_counts=self.counts, clock=engine.clock,
+        )  # fmt: skip
+        self.processor = ConversationProcessor(
+            lane=self.lane, emission=emission, telemetry=self.telemetry, clock=engine.clock, random=lambda: 0.0
+        )
+        self.sent: dict[str, int] = {}
+
+    def send(self) -> None:
+        message = Message(
+            id=f"m{len(self.sent)}", text="hidden", author="491", platform="whatsapp", received_at=self.clock()
+        )
+        self.sent[message.id] = self.clock()
+        self.lane.buffer_message(ANN, message.id, payload=encode(message), timing=RULES.timing)
+
+    def pass_time(self, ms: int, *, fails: bool = False) -> None:
+        until_ms = self.clock() + ms
+        while True:
+            for conversation in self.engine.claim():
+                self.bus.failures = [SendFailed("put event: Throttling")] if fails else []
+                fails = False
+                self.processor.process(conversation, AMPLE)
+            next_ms = self.engine.store.peek_conversation(ANN).scheduled_at_ms or until_ms
+            if self.clock() >= until_ms:
+                return
+            self.clock.advance(max(min(next_ms, until_ms) - self.clock(), 1))
+
+
+def engine_of_fakes() -> Engine:
+    client = FakeStrictRedis(server=FakeServer())
+    return Engine(client, client)
+
+
+# -- what is counted ---------------------------------------------------------------------------------------
+
+
+class Act(NamedTuple):
+    after_ms: int
+    what: str  # `write`, `reply`, `fail`: the first attempt of the next batch fails
+
+
+AFTER_MS = st.one_of(
+    st.integers(1, 5_000), st.integers(1, 30_000), st.sampled_from((119_999, 120_000, 120_001, 150_000))
+)
+ACTS = st.lists(st.builds(Act, AFTER_MS, st.sampled_from(("write",) * 5 + ("reply",) * 3 + ("fail",))), max_size=40)
+
+
+def bins(kind: str, gaps_ms: list[int]) -> Counter[str]:
+    """Count by a search through the edges."""
+    return Counter(f"{kind}{next(n for n, edge in enumerate(BINS_MS) if gap <= edge):02}" for gap in gaps_ms)
+
+
+def replayed(events: list[Json], sent: dict[str, int], replies: list[tuple[int, int]]) -> Counter[str]:
+    """Return what must be counted of these events. `replies` are the times of replies, each with the number of batches
+    that had been taken."""
+    went_on, censored, waits, resolved = list[int](), list[int](), list[int](), 0
+    ends = [0, *(sent[event["messages"][-1]["id"]] for event in events)]
+    for number, event in enumerate(events, start=1):
+        noted = 0
+        for at_ms, batches in replies:
+            # A reply is noted unless another one is noted already that came after the last batch.
+            if 0 < batches < number and at_ms > ends[batches] >= noted:
+                noted = at_ms
+        if event["attempt"] > 1:
+            continue
+        times = [sent[message["id"]] for message in event["messages"]]
+        wait_ms = event["metadata"]["appliedWaitMs"]
+        waits.append(wait_ms)
+        went_on += [later - earlier for earlier, later in pairwise(times) if later - earlier <= MAX_GAP_MS]
+        censored += [MAX_GAP_MS for earlier, later in pairwise(times) if later - earlier > MAX_GAP_MS]
+        if number == 1:
+            continue
+        resolved += 1
+        before_ms, gap_ms = ends[number - 1], times[0] - ends[number - 1]
+        replied_ms = noted - before_ms if noted > before_ms else wait_ms + ASSUMED_MS
+        if gap_ms < replied_ms and gap_ms <= MAX_GAP_MS:
+            went_on.append(gap_ms)
+        else:
+            censored.append(min(replied_ms, MAX_GAP_MS))
+    sums = {"batches": len(waits), "waited_ms": sum(waits), "resolved": resolved}
+    return bins("g", went_on) + bins("c", censored) + bins("e", waits) + Counter(sums)
+
+
+@settings(max_examples=60, deadline=None)
+@given(acts=ACTS)
+def test_the_counts_are_those_of_a_replay_of_the_history(acts: list[Act]) -> None:
+    table, replies, fails = FakeTable(), list[tuple[int, int]](), False
+    scene = Scene(engine_of_fakes(), table)
+    for act in acts:
+        before = len(scene.bus.published)
+        scene.pass_time(act.after_ms, fails=fails)
+        fails = fails and len(scene.bus.published) == before
+        if act.what == "write":
+            scene.send()
+        elif act.what == "reply":
+            scene.lane.note_reply(ANN, at_ms=scene.clock())
+            # A batch whose first attempt failed is taken, and not yet emitted.
+            taken = scene.engine.store.peek_conversation(ANN).batch_id is not None
+            replies.append((scene.clock(), len(scene.bus.published) + taken))
+        fails = fails or act.what == "fail"
+    scene.pass_time(400_000, fails=fails)
+    scene.clock.advance(MINUTE_MS)
+    scene.counts.write(lambda: True)
+    expected = replayed([json.loads(detail) for _, detail in scene.bus.published], scene.sent, replies)
+    assert +table.sums.get("*", Counter()) == expected
+    assert table.sums.get("acme/whatsapp/", Counter()) == table.sums.get("*", Counter())
+
+
+def taken_of(*arrivals: int, previous_at_ms: int | None = None, replied_at_ms: int | None = None, **more: Any) -> Any:
+    facts = {"batch_id": "b", "attempt": 1, "generation": 1, "flush_reason": "silence", "rule": "silenceMs", **more}
+    return BatchTaken(
+        first_at_ms=arrivals[0], last_at_ms=arrivals[-1], due_at_ms=arrivals[-1] + 1_000, applied_wait_ms=1_000,
+        payloads=[], previous_at_ms=previous_at_ms, replied_at_ms=replied_at_ms, **facts,
+    )  # fmt: skip
+
+
+def messages_of(*arrivals: int, **fields: object) -> list[Json]:
+    return [{"receivedAt": at, "author": "491", **fields} for at in arrivals]
+
+
+@pytest.fixture
+def table() -> FakeTable:
+    return FakeTable()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def counting(table: TuningTable, clock: Callable[[], int]) -> GapCounts:
+    return GapCounts(table, RecordedTelemetry(), assumed_reply_ms=ASSUMED_MS, clock=clock)
+
+
+def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = None, **more: Any) -> None:
+    counts.add(conversation, taken_of(1_000, 3_000, **more), messages_of(1_000, 3_000), agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("conversation", "messages", "attempt"),
+    [
+        ("message-buffer-trial/generic/canary/1", messages_of(1, 2), 1),
+        (ANN, messages_of(1, 2), 2),
+        (ANN, [*messages_of(1), {"receivedAt": 2, "author": "492"}], 1),
+        ("acme/whatsapp/1065/group", messages_of(1, 2, chat={"type": "group"}), 1),
+    ],
+    ids=["a trial", "a later attempt", "two authors", "a group"],
+)
+def test_what_is_no_turn_of_one_author_is_not_counted(
+    table: FakeTable, clock: ManualClock, conversation: str, messages: list[Json], attempt: int
+) -> None:
+    counts = counting(table, clock)
+    counts.add(conversation, taken_of(1, 2, attempt=attempt), messages, agent=None)
+    counts.write(lambda: True)
+    assert table.calls == []
+
+
+def test_an_author_of_a_group_who_has_a_conversation_alone_is_counted(table: FakeTable, clock: ManualClock) -> None:
+    counts, messages = counting(table, clock), messages_of(1, 2, chat={"type": "group"})
+    counts.add("acme/whatsapp/1065/group%2F491", taken_of(1, 2), messages, agent="sales/eu")
+    counts.write(lambda: True)
+    assert table.calls == ["*", "acme/whatsapp/sales%2Feu"]
+
+
+# -- what it costs -----------------------------------------------------------------------------------------
+
+
+def test_no_call_is_made_between_a_batch_and_its_event_and_one_a_scope_in_a_minute(
+    table: FakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, made = Scene(engine_of_fakes(), table), list[str]()
+    run = scene.engine.store._connection.run
+
+    def noted(script: Any, *more: Any) -> Any:
+        made.append(script.name)
+        return run(script, *more)
+
+    monkeypatch.setattr(scene.engine.store._connection, "run", noted)
+    table.calls = made
+    scene.bus.on_publish = lambda: made.append("publish")
+    of_a_batch = ["take_batch", "publish", "complete_batch"]
+    writes = ["*", "acme/whatsapp/"]
+    for after_ms, expected in ((0, of_a_batch + writes), (10_000, of_a_batch), (MINUTE_MS, of_a_batch + writes)):
+        scene.pass_time(after_ms)
+        scene.send()
+        scene.clock.advance(5_000)
+        scene.engine.claim()
+        made.clear()
+        scene.processor.process(ANN, AMPLE)
+        assert made == expected
+
+
+def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: ManualClock) -> None:
+    telemetry = RecordedTelemetry()
+    counts = GapCounts(table, telemetry, assumed_reply_ms=ASSUMED_MS, clock=clock)
+    count(counts)
+    table.failures = 1
+    counts.write(lambda: True)
+    count(counts)
+    counts.write(lambda: True)
+    assert table.calls == ["*"], "the next try comes a minute later"
+    assert table.sums == {}
+    clock.advance(MINUTE_MS)
+    counts.write(lambda: True)
+    assert {scope: sums["batches"] for scope, sums in table.sums.items()} == {"*": 2, "acme/whatsapp/": 2}
+    assert telemetry.said("counts not written") == [{"reason": "add counts: Throttling"}]
+    assert telemetry.counts == {"GoingOnRate": round(100 * going_on(table.sums["*"]).share)}
+
+
+def test_a_write_updates_few_scopes_and_ends_when_the_time_does(table: FakeTable, clock: ManualClock) -> None:
+    counts = counting(table, clock)
+    for number in range(2 * MAX_SCOPES_IN_A_WRITE):
+        count(counts, agent=f"a{number}")
+    counts.write(lambda: len(table.calls) < 3)
+    assert len(table.calls) == 3
+    for calls in (MAX_SCOPES_IN_A_WRITE + 3, 2 * MAX_SCOPES_IN_A_WRITE + 1, 2 * MAX_SCOPES_IN_A_WRITE + 1):
+        clock.advance(MINUTE_MS)
+        counts.write(lambda: True)
+        assert len(table.calls) == calls
+    assert all(sums["batches"] == 1 for scope, sums in table.sums.items() if scope != "*")
+
+
+@pytest.fixture
+def real(database: Any) -> TuningTable:
+    keys = {"scope": "HASH", "week": "RANGE"}
+    if "tuning" not in database.list_tables()["TableNames"]:
+        database.create_table(
+            TableName="tuning",
+            KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in keys.items()],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in keys],
+            BillingMode="PAY_PER_REQUEST",
+        )
+    empty(database, "tuning")
+    return TuningTable("tuning")
+
+
+def test_the_counts_of_two_instances_add_up_and_each_week_has_its_own(
+    real: TuningTable, clock: ManualClock, database: Any
+) -> None:
+    first, second = counting(real, clock), counting(real, clock)
+    for instance in (first, second, second):
+        count(instance, previous_at_ms=500, replied_at_ms=700)
+    first.write(lambda: True)
+    second.write(lambda: True)
+    found = {each["scope"]["S"]: each for each in database.scan(TableName="tuning")["Items"]}
+    assert found.keys() == {"*", "acme/whatsapp/"}
+    expires = str((clock() + COUNTS_KEPT_MS) // 1_000)
+    for item in found.values():
+        assert item.pop("scope")
+        assert item.pop("week") == {"S": week_of(clock())}
+        assert {name: value["N"] for name, value in item.items()} == {
+            "batches": "3", "waited_ms": "3000", "resolved": "3", "e04": "3", "g07": "3", "c00": "3",
+            "expires_at": expires,
+        }  # fmt: skip
+    clock.advance(7 * DAY_MS)
+    count(first)
+    first.write(lambda: True)
+    assert {each["week"]["S"] for each in database.scan(TableName="tuning")["Items"]} == {
+        week_of(clock() - 7 * DAY_MS),
+        week_of(clock()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("date_ms", "week"), [(1_795_132_800_000, "2026-W47"), (1_798_761_600_000, "2026-W53"), (0, "1970-W01")]
+)
+def test_a_week_is_named_as_iso_8601_does(date_ms: int, week: str) -> None:
+    assert week_of(date_ms) == week
