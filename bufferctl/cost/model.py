@@ -343,9 +343,11 @@ def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
     reads = traffic.webhooks * used("cold_share") * ceil(used("rules_bytes") / READ_BYTES)
     reads += _once_in(limits.MIN_MS_BETWEEN_RULES_CHECKS, config, traffic) + used("alias_reads") * traffic.batches
     how = "cold starts x all rules + instances x checks + batches x aliases"
+    looked = PASSES * used("idle_parts") / 2 / MILLION
     return [
         Line(part, "DynamoDB: reads of rules, aliases", "dynamodb_read", reads / MILLION, how),
         Line(part, "DynamoDB: writes of aliases", "dynamodb_write", written, "batches x share of new authors"),
+        Line(part, "DynamoDB: reads for silent customers", "dynamodb_read", looked, "passes x parts of the index"),
     ]
 
 

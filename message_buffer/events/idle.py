@@ -73,7 +73,7 @@ class IdleTable(Table):
         try:
             self._asked("begin idle", "put_item", new["Put"])
         except SendFailed as error:
-            self._warn("idle not begun", error, conversation=conversation)
+            self._fail(error, conversation=conversation)
 
     def is_used(self) -> bool:
         """Return whether any conversation of the stage waits for a step, as it was at most 30 s ago."""
@@ -89,7 +89,7 @@ class IdleTable(Table):
             do = "SET #since = :reply, #at = :reply + #wait"
             self._update("move idle", _key(conversation), do, values, only_if="#since < :reply")
         except SendFailed as error:
-            self._warn("idle not moved", error, conversation=conversation)
+            self._fail(error, conversation=conversation)
 
     def cancel(self, conversation: str, *, upto_ms: int | None = None) -> None:
         """End the steps. With `upto_ms`, do nothing if the conversation's last message arrived after that time."""
@@ -127,7 +127,7 @@ class IdleTable(Table):
                     self._telemetry.info("idle", conversation=name, step=number(item, "step"))
                     self._end_steps(name, item, before=number(item, "step") + 1)
         except (SendFailed, StoreError) as error:
-            self._warn("idle pass failed", error)
+            self._fail(error)
 
     def _due(self) -> Iterator[str]:
         until_ms, limit = self._clock() + MAX_STEP_EARLY_MS, MAX_STEPS_IN_A_PASS // INDEX_PARTS
@@ -160,9 +160,9 @@ class IdleTable(Table):
             do, values = "SET #step = :next, #wait = :wait, #at = #since + :wait", values | {"next": before}
             self._update("move idle", _key(name), do, values | {"wait": steps[before - 1]}, only_if=same)
 
-    def _warn(self, what: str, error: Exception, **about: str) -> None:
+    def _fail(self, error: Exception, **about: str) -> None:
         self._telemetry.count("TablesUnreachable")
-        self._telemetry.warn(what, reason=str(error), **about)
+        self._telemetry.warn("idle failed", reason=str(error), **about)
 
 
 def _key(conversation: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ class FakeIdle(IdleTable):
     def __init__(self) -> None:
         super().__init__(NAME, RecordedTelemetry())
         self.calls: list[tuple[Any, ...]] = []
+        self.items: set[str] = set()
 
     def begin(self, conversation: str, *rest: Any, **named: Any) -> None:
         # The steps begin only if the batch has any, so only those calls count.
@@ -29,11 +30,12 @@ class FakeIdle(IdleTable):
         self.calls.append(("cancel", conversation, upto_ms))
 
     def count(self, conversation: str) -> int:
-        return 0
+        return int(conversation in self.items)
 
     def forget(self, conversation: str, *, until_ms: int | None = None) -> int:
-        self.calls.append(("forget", conversation, until_ms))
-        return 0
+        found = self.count(conversation)
+        self.items.discard(conversation)
+        return found
 
 
 def make_table(database: Any) -> None:

@@ -56,12 +56,13 @@ def fill(desk: Desk) -> None:
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
         desk.aliases.link(name, f"{name}-id")
+        desk.idle.items.add(name)
     desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
 
 
 HELD = {
     "waiting": 1, "frozen": 1, "rules": 1, "aliases": 2, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
-    "takeovers": 1,
+    "takeovers": 1, "idle": 1,
 }  # fmt: skip
 
 
@@ -70,6 +71,7 @@ def everything(desk: Desk) -> Json:
         "valkey": desk.engine.settle(),
         "rules": dict(desk.table.items),
         "takeovers": dict(desk.takeovers.states),
+        "idle": set(desk.idle.items),
         "objects": dict(desk.objects.kept),
         "letters": list(desk.queue.letters),
     }

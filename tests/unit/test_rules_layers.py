@@ -21,7 +21,7 @@ from message_buffer.rules.rules_and_defaults import (
     Rules,
 )
 
-MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms")]
+MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms") and name != "idleAfterMs"]
 COUNTS = ["maxMessages", "minMessages"]
 
 
