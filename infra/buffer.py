@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
@@ -107,6 +109,8 @@ class BufferStack(StageStack):
             if config.tune.counts
             else None
         )
+        # The responder asks the gate right before each reply, unless it delivers every reply.
+        notes_all = config.responder is not None and config.responder.gate != "deliver"
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
@@ -115,7 +119,7 @@ class BufferStack(StageStack):
             dead_letter_queue_url=self.dead_letters.queue_url,
             idle_table=self.idle_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
-            tuning=TuningSettings(self.tuning_table.table_name, config.tune.assumed_reply_ms)
+            tuning=TuningSettings(self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms)
             if self.tuning_table
             else None,
         )
@@ -247,7 +251,7 @@ class BufferStack(StageStack):
 
     def _make_admin(self) -> Function:
         """Create the function for operators. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
-        return Function(
+        function = Function(
             self,
             "admin",
             runtime=self._runtime,
@@ -269,8 +273,16 @@ class BufferStack(StageStack):
                 ages_out=_ages_out(self._config),
                 queues=tuple(self.queues),
                 queue_dead_letter_urls=tuple(each.dead_letters.queue_url for each in self.queues.values()),
+                tuning_table=self.tuning_table.table_name if self.tuning_table else None,
+                tune_weekly=weekly.model_dump() if (weekly := self._config.tune.weekly) else None,
             ),
         )
+        if weekly:
+            event = events.RuleTargetInput.from_object({"operation": "tune.weekly", "by": "tune", "scope": "stage"})
+            schedule = events.Schedule.cron(week_day="MON", hour="3", minute="0")
+            target = targets.LambdaFunction(function, event=event, retry_attempts=0)
+            events.Rule(self, "TuneEveryWeek", schedule=schedule, targets=[target])
+        return function
 
     def _export(self) -> None:
         outputs = {

@@ -45,6 +45,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
     _grant_table(admin, stack.idle_table, "GetItem", "PutItem", "DeleteItem")
+    if stack.tuning_table:
+        _grant_table(admin, stack.tuning_table, "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
     _grant_table(gate, stack.idle_table, "PutItem", "UpdateItem")

@@ -51,7 +51,6 @@ if not batch_id then
   generation, why = base_of(buffer) + count, why_of(buffer)
   local facts = redis.call('HMGET', conv_key, 'last_at', 'replied_at')
   previous_at, replied_at = facts[1] or -1, facts[2] or -1
-  if tonumber(replied_at) <= tonumber(previous_at) then replied_at = -1 end -- a reply to an earlier batch
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)

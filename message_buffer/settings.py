@@ -92,10 +92,11 @@ class DynamoDbLaneSettings(NamedTuple):
 
 
 class TuningSettings(NamedTuple):
-    """The table of the counts of gaps, and how long after an emission a reply is assumed if none was noted."""
+    """The table of the counts of gaps, and how long after an emission a reply is assumed in a conversation in which
+    none was ever noted. None if all replies are noted."""
 
     table: str
-    assumed_reply_ms: int
+    assumed_reply_ms: int | None = None
 
 
 class EmissionSettings(NamedTuple):
@@ -206,6 +207,8 @@ class AdminSettings(NamedTuple):
     """The names of the stage's queues."""
     queue_dead_letter_urls: tuple[str, ...] = ()
     """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
+    tuning_table: str | None = None
+    tune_weekly: dict[str, float] | None = None
 
 
 class GateSettings(NamedTuple):

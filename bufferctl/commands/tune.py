@@ -10,12 +10,12 @@ import typer
 
 from bufferctl.commands.rules import change
 from bufferctl.curve_picture import svg
-from bufferctl.errors import Misused
+from bufferctl.errors import Failed, Misused
 from bufferctl.formatting import Block, table
 from bufferctl.history import measure, read_history, read_rules
 from bufferctl.options import Ctx, Shown, read_json
 from message_buffer.json_object import Json
-from message_buffer.tuning.curve import Counts, TooLittle, curve, going_on, recommend
+from message_buffer.tuning.curve import Counts, curve, going_on, recommend
 
 GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
 app = typer.Typer()
@@ -51,8 +51,10 @@ def tune(  # noqa: PLR0913 - an option for each choice
         replays.append({"rules": rules, **replayed})
         found: list[Json] = [{"history": str(history), "counts": counts}]
     else:
-        asked = ctx.obj.ask("tune.read", tenant=tenant, platform=platform, agent=agent, weeks=weeks)
-        found = asked["scopes"]
+        asked = ctx.obj.ask("tune.read", weeks=weeks)["scopes"]
+        found = [{**_names(name), "counts": counts} for name, counts in asked.items()]
+        wanted = {"tenant": tenant, "platform": platform, "agent": agent}
+        found = [each for each in found if all(part in (None, each[name]) for name, part in wanted.items())]
         counts = sum((Counter(each["counts"]) for each in found), Counter())
     scopes = [{**each, "counts": None, **_summary(each["counts"], goal)} for each in found]
     every, rates = _summary(counts, goal), curve(counts)
@@ -64,11 +66,18 @@ def tune(  # noqa: PLR0913 - an option for each choice
     result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
     if picture:
         picture.write_text(svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]), "utf-8")
-    if apply and not every["why"]:
+    if apply:
+        if every["why"]:
+            raise Failed(f"Nothing was stored: {every['why']}.")
         scope = f"agent:{_part(tenant)}/{_part(agent)}" if agent else f"tenant:{_part(tenant)}" if tenant else "stage"
         changed, text = change(ctx, scope, json.dumps({"platformOverrides": {platform: patch}} if platform else patch))
         return {**result, "applied": changed}, *blocks, f"{scope}\n{text}"
     return result, *blocks
+
+
+def _names(scope: str) -> Json:
+    parts = (part.replace("%2F", "/").replace("%25", "%") for part in scope.split("/"))
+    return dict(zip(("tenant", "platform", "agent"), parts, strict=True))
 
 
 def _number(text: str, unit: str) -> float:
@@ -80,7 +89,7 @@ def _number(text: str, unit: str) -> float:
 def _summary(counts: Counts, goal: dict[str, float]) -> Json:
     """Return what was measured, and what is recommended or why nothing is."""
     turns, best = counts.get("batches", 0), recommend(counts, **goal)
-    silence_ms, cut, why = (None, None, best.why) if isinstance(best, TooLittle) else (best[0], best[1]._asdict(), None)
+    silence_ms, cut, why = (None, None, best) if isinstance(best, str) else (best[0], best[1]._asdict(), None)
     wait_ms = counts.get("waited_ms", 0) / max(turns, 1)
     measured = {"turns": turns, "goesOn": going_on(counts)._asdict(), "meanWaitMs": wait_ms}
     return {**measured, "silenceMs": silence_ms, "cut": cut, "why": why}

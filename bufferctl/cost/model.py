@@ -137,7 +137,7 @@ def total(lines: Iterable[Line]) -> float:
 def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return every line of a month's bill. Lines with a quantity of zero are left out."""
     parts: list[Callable[[StageConfig, Traffic], list[Line]]] = [_api, _ingest, _events, _secrets, _logs]
-    parts += [_rules_and_aliases, _metrics_and_alarms]
+    parts += [_rules_and_aliases, _counts, _metrics_and_alarms]
     if config.has_valkey_lane:
         parts += [_valkey_lane, _cache, _network]
     if config.has_dynamodb_lane:
@@ -349,6 +349,12 @@ def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(part, "DynamoDB: writes of aliases", "dynamodb_write", written, "batches x share of new authors"),
         Line(part, "DynamoDB: reads for silent customers", "dynamodb_read", looked, "passes x parts of the index"),
     ]
+
+
+def _counts(config: StageConfig, traffic: Traffic) -> list[Line]:
+    minutes = min(traffic.batches, traffic.active_seconds / 60) * config.tune.counts
+    written = minutes * used("count_writes") / MILLION
+    return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 
 
 def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:

@@ -13,6 +13,7 @@ from lambdas.admin.dead_letters import BUFFER, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.requests import R, read_request
 from lambdas.admin.rules import RulesAdmin
+from lambdas.admin.tuning import Tuning
 from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
@@ -31,12 +32,13 @@ from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.tuning_table import TuningTable
 
 ACTED = "messages.operator.acted"
 # The operations that change nothing. Each of the others publishes an event, so that teams have an audit trail.
 READS = {
     "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
-    "dead.list", "dead.show",
+    "dead.list", "dead.show", "tune.read",
 }  # fmt: skip
 
 
@@ -92,6 +94,13 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             bus=bus,
             time_left=call.time_left,
         ),
+        tuning=Tuning(
+            TuningTable(settings.tuning_table, patience=aws.PATIENT) if settings.tuning_table else None,
+            settings.tune_weekly,
+            rules,
+            telemetry,
+            call.time_left,
+        ),
         telemetry=telemetry,
     )
     return Operations(audited(operations, bus, telemetry), telemetry), telemetry, call
@@ -103,6 +112,7 @@ def operations_of(
     dead_letters: DeadLetters,
     *,
     forgetting: Forgetting,
+    tuning: Tuning,
     telemetry: Telemetry,
 ) -> Mapping[str, Operation]:
     return {
@@ -126,6 +136,8 @@ def operations_of(
         "dead.list": _on(r.ListDeadLetters, dead_letters.list),
         "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
+        "tune.read": _on(r.ReadTuning, tuning.read),
+        "tune.weekly": _on(r.OfScope, tuning.move),
     }
 
 
@@ -139,6 +151,7 @@ def audited(
         subject = next(fields[each] for each in ("conversation", "scope", "batchId") if each in fields)
         # Publish the request's numbers and the reason, but no rules, and no words of customers.
         event = {each: value for each, value in fields.items() if isinstance(value, int) or each == "reason"}
+        event |= {"moves": result["moves"]} if "moves" in result else {}
         event |= {"version": EVENT_VERSION, "operation": name, "subject": subject, "by": fields["by"], "at": clock()}
         try:
             if not fields.get("dryRun"):

@@ -95,6 +95,10 @@ class ExplainRules(OfConversation):
     """The agent that a message of the generic webhook would name. If None, use the agent of the account."""
 
 
+class ReadTuning(Request):
+    weeks: Annotated[int, Field(ge=1, le=26)] = 4
+
+
 class ListDeadLetters(Request):
     replies: bool = False
     """List the dead letters of the stage's queues, whose consumers gave a batch up, instead of the buffer's."""

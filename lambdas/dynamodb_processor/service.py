@@ -399,7 +399,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         due=window.due_of_batch,
         has_more=left,
         previous_at_ms=window.last_at_ms,
-        replied_at_ms=window.replied_at_ms if window.replied_at_ms > window.last_at_ms else 0,
+        replied_at_ms=window.replied_at_ms,
     )
 
 

@@ -193,7 +193,8 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
-    tuning = settings.tuning
+    of = settings.tuning
+    gap_counts = GapCounts(TuningTable(of.table), telemetry, assumed_reply_ms=of.assumed_reply_ms) if of else None
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -203,9 +204,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         idle=IdleTable(settings.idle_table, telemetry),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
-        gap_counts=GapCounts(TuningTable(tuning.table), telemetry, assumed_reply_ms=tuning.assumed_reply_ms)
-        if tuning
-        else None,
+        gap_counts=gap_counts,
     )
 
 

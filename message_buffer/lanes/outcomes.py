@@ -188,7 +188,7 @@ class BatchTaken:
     previous_at_ms: int | None = None
     """When the conversation's last message before this batch arrived. None if the lane does not remember one."""
     replied_at_ms: int | None = None
-    """When the first reply since then was sent, or None if none was noted."""
+    """When the first reply since then was sent, or an earlier time if none was. None if no reply was ever noted."""
 
 
 @outcome

@@ -32,7 +32,7 @@ class GapCounts:
     """Sums the counts of an instance. Threads may share it."""
 
     def __init__(
-        self, table: TuningTable, telemetry: Telemetry, *, assumed_reply_ms: int, clock: Clock = system_clock
+        self, table: TuningTable, telemetry: Telemetry, *, assumed_reply_ms: int | None, clock: Clock = system_clock
     ) -> None:
         self._table = table
         self._telemetry = telemetry
@@ -81,7 +81,7 @@ class GapCounts:
                 self._telemetry.measure_percent("GoingOnRate", 100 * going_on(sums).share)
 
 
-def counts_of(taken: BatchTaken, arrivals: Sequence[int], *, assumed_reply_ms: int) -> Counts:
+def counts_of(taken: BatchTaken, arrivals: Sequence[int], *, assumed_reply_ms: int | None) -> Counts:
     """Return the counts of a batch whose messages arrived at these times: its wait, the gaps between its messages, and
     the gap between the batch before and this one."""
     wait_ms = max(taken.applied_wait_ms, 0)
@@ -91,9 +91,13 @@ def counts_of(taken: BatchTaken, arrivals: Sequence[int], *, assumed_reply_ms: i
     before_ms = taken.previous_at_ms
     # The later parts of a split batch begin with the first message of the whole batch.
     if before_ms is not None and taken.first_at_ms > before_ms:
-        # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-        replied_ms = wait_ms + assumed_reply_ms if taken.replied_at_ms is None else taken.replied_at_ms - before_ms
-        counts[_gap(taken.first_at_ms - before_ms, watched_ms=replied_ms)] += 1
+        watched_ms = MAX_GAP_MS + 1
+        if taken.replied_at_ms is None and assumed_reply_ms is not None:
+            # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
+            watched_ms = wait_ms + assumed_reply_ms
+        elif taken.replied_at_ms is not None and taken.replied_at_ms > before_ms:
+            watched_ms = taken.replied_at_ms - before_ms
+        counts[_gap(taken.first_at_ms - before_ms, watched_ms=watched_ms)] += 1
         counts["resolved"] += 1
     return counts
 

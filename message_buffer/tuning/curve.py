@@ -48,12 +48,6 @@ class Rate(NamedTuple):
     high: float
 
 
-class TooLittle(NamedTuple):
-    """Too little was counted for a recommendation."""
-
-    why: str
-
-
 def going_on(counts: Counts) -> Rate:
     """Return the share of the batches, at the waits they had, whose authors went on within `WITHIN_MS`."""
     survival = _Survival(counts)
@@ -71,16 +65,14 @@ def curve(counts: Counts) -> dict[int, Rate]:
 
 def recommend(
     counts: Counts, *, cut_share: float | None = None, mean_wait_ms: float = WITHIN_MS
-) -> tuple[int, Rate] | TooLittle:
+) -> tuple[int, Rate] | str:
     """Return the shortest silence that cuts at most `cut_share` of the batches, or the longest one with this mean wait,
-    in steps of 100 ms, and the share that it cuts."""
+    in steps of 100 ms, and the share that it cuts. Return why, if too little was counted for that."""
     survival = _Survival(counts)
     if (turns := counts.get("batches", 0)) < MIN_TURNS:
-        return TooLittle(f"{turns} turns were counted, and a recommendation needs {MIN_TURNS}")
+        return f"{turns} turns were counted, and a recommendation needs {MIN_TURNS}"
     if (watched := int(survival.watched[_bin_of(WITHIN_MS)])) < MIN_WATCHED:
-        return TooLittle(
-            f"answers come early: {watched} gaps were watched for {WITHIN_MS} ms, {MIN_WATCHED} are needed"
-        )
+        return f"answers come early: {watched} gaps were watched for {WITHIN_MS} ms, {MIN_WATCHED} are needed"
     silence_ms = min(max(int(mean_wait_ms) // 100 * 100, 200), WITHIN_MS)
     if cut_share is not None:
         silence_ms = next(ms for ms in range(200, WITHIN_MS + 1, 100) if survival.cut_at(ms).share <= cut_share)
@@ -88,7 +80,7 @@ def recommend(
 
 
 class _Survival:
-    """The hazard of each bin and its variance by Greenwood. Within a bin the hazard is constant."""
+    """The hazard of each bin, and its variance by Greenwood's formula."""
 
     def __init__(self, counts: Counts) -> None:
         ended, censored, self.entries = (
@@ -110,12 +102,14 @@ class _Survival:
         self.watched, self.hazards, self.variances = list[float](), list[float](), list[float]()
         at_risk = sum(ended) + sum(lost)
         for events, answered in zip(ended, lost, strict=True):
-            # A gap that is censored within the bin was watched for half of the bin, on average.
-            watched = max(at_risk - answered / 2, events, 0.5)
-            staying = max(watched - events, 0.5)
+            # Within a bin, authors go on and answers arrive at constant rates, so both share the fall of the logarithm.
+            fall = math.log(max(at_risk, 0.5) / max(at_risk - events - answered, 0.5))
+            hazard = fall * events / (events + answered) if events else 0.0
+            watched = events / -math.expm1(-hazard) if hazard else at_risk - answered / 2
             self.watched.append(watched)
-            self.hazards.append(math.log(watched / staying) if events else 0.0)
-            self.variances.append(events / (watched * staying))
+            self.hazards.append(hazard)
+            # The half keeps a bin in which little was watched, and nothing happened, from looking certain.
+            self.variances.append((events + 0.5) / max(watched * (watched - events), 0.25))
             at_risk -= events + answered
 
     def cut_at(self, silence_ms: float) -> Rate:

@@ -4,10 +4,11 @@ A scope is `tenant/platform/agent`, each part escaped like those of a conversati
 the batch names none. The scope `*` has the sums of the whole stage.
 """
 
+from collections import Counter
 from datetime import UTC, datetime
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Table, Values, number
+from message_buffer.aws.dynamodb import Item, Table, Values, expressions, number, text
 from message_buffer.limits import DAY_MS, SECOND_MS
 from message_buffer.messages.conversation_id import escape_part
 from message_buffer.tuning.curve import Counts
@@ -27,13 +28,25 @@ class TuningTable(Table):
         do = f"SET #expires_at = :expires ADD {', '.join(f'#{name} :{name}' for name in counts)}"
         key = {"scope": scope, "week": week_of(now_ms)}
         updated = self._update("add counts", key, do, values, returns="ALL_NEW")
-        return {name: number(updated.item, name) for name in updated.item.keys() - {*key, "expires_at"}}
+        return _counts(updated.item)
+
+    def sums(self, *, since_ms: int) -> dict[str, Counter[str]]:
+        """Return the sums by scope of the week of this time and of all later ones."""
+        found: dict[str, Counter[str]] = {}
+        recent = expressions({"week": week_of(since_ms)}, FilterExpression="#week >= :week")
+        for item in self._pages("read counts", "scan", recent):
+            found.setdefault(text(item, "scope"), Counter()).update(_counts(item))
+        return found
 
 
 def week_of(now_ms: int) -> str:
     """Return the ISO week in UTC, such as `2026-W47`."""
     year, week, _ = datetime.fromtimestamp(now_ms // SECOND_MS, UTC).isocalendar()
     return f"{year}-W{week:02}"
+
+
+def _counts(item: Item) -> Counts:
+    return {name: number(item, name) for name in item.keys() - {"scope", "week", "expires_at"}}
 
 
 def scope_of(tenant: str, platform: str, agent: str | None) -> str:

@@ -36,6 +36,7 @@ from message_buffer.settings import (
     WatchdogSettings,
     read_settings,
 )
+from tests.infra.test_buffer import functions as functions_of
 from tests.infra.test_nag_and_lint import VARIANTS
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -105,6 +106,33 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
                 assert settings.valkey.connection.url.startswith("valkey://" if stage == "local" else "valkeys://")
         if "dynamodb_lane" in settings._fields:
             assert (settings.dynamodb_lane is None) == (variant == "without a fallback"), role
+
+
+@pytest.mark.parametrize(
+    ("overrides", "counts", "assumed_ms", "notes"),
+    [
+        ({}, True, 2_000, False),
+        ({"lane": "dynamodb", "tune": {"replies": True, "assumed_reply_ms": 9_000}}, True, 9_000, True),
+        ({"responder": {}}, True, None, False),
+        ({"responder": {"gate": "deliver"}}, True, 2_000, False),
+        ({"tune": {"counts": False}}, False, None, False),
+    ],
+)
+def test_a_stage_counts_gaps_unless_it_is_told_not_to(
+    overrides: dict[str, Any],
+    counts: bool,
+    assumed_ms: int | None,
+    notes: bool,
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    template = synthesize("dev", **overrides)["Buffer"]
+    found = functions_of(template)
+    assert settings_of(found["ingest"]).notes_replies == notes
+    for role in {"conversation_processor", "dynamodb_processor"} & found.keys():
+        tuning = settings_of(found[role]).emission.tuning
+        assert bool(tuning) == counts
+        assert not tuning or tuning.assumed_reply_ms == assumed_ms
+    assert any("Tuning" in name for name in template.find_resources("AWS::DynamoDB::Table")) == counts
 
 
 @pytest.mark.parametrize("variant", ["local", "dev", "prod"])

@@ -109,8 +109,9 @@ def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(
         send_batch(self, conversation, batch, time)
 
     monkeypatch.setattr(Emission, "send", watched)
+    noted = None
     assert not running.lane.note_reply(C, at_ms=running.clock())
-    for message_id, has_replies in (("m1", False), ("m2", True), ("m3", False)):
+    for message_id, has_replies in (("m1", False), ("m2", True), ("m3", False), ("m4", True)):
         at_ms = running.clock.advance(1)
         for after_ms in (0, 5, 9_000_000) if has_replies else ():
             running.clock.advance(after_ms)
@@ -119,8 +120,9 @@ def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(
         running.bus.failures = [SendFailed("put event: Throttling")]
         send(running, message_id)
         running.pass_time(LONG_MS)
+        noted = at_ms if has_replies else noted
         seen = [each.replied_at_ms for each in taken]
-        assert seen == [at_ms if has_replies else None] * len(seen)
+        assert seen == [noted] * len(seen)
         assert len(seen) > 1
         taken.clear()
 

@@ -246,11 +246,11 @@ BUGS = (
         (vip, taken, failed, taken),
     ),
     Bug(
-        "a reply to an earlier batch counts as one to the last",
-        "take_batch",
-        "if tonumber(replied_at) <= tonumber(previous_at) then",
-        "if false then",
-        (vip, goes_out, replied, later, vip, goes_out, vip, taken),
+        "only the conversation's first reply is ever noted",
+        "note_reply",
+        "replied_at <= last_at and",
+        "replied_at == 0 and",
+        (vip, goes_out, replied, later, vip, goes_out, replied, vip, taken),
     ),
     Bug(
         "the last reply counts, not the first",

@@ -79,7 +79,7 @@ class ConversationModel:
     first_at: int | None = None
     last_at: int | None = None
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
-    replied_at: int = 0  # when a reply was sent: the first one since `ended_at`, or an earlier one
+    replied_at: int | None = None  # when a reply was sent: the first one since `ended_at`, or an earlier one
     holds: dict[str, tuple[int, str]] = field(default_factory=dict)  # holder, or `handoff` -> end and cause
     generation: int = 0
     rhythm: Rhythm | None = None
@@ -163,8 +163,8 @@ class ConversationModel:
 
     def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
         assert self.last_at is not None
-        replied_at = self.replied_at if self.replied_at > (self.ended_at or 0) else None
-        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at, self.ended_at, replied_at)
+        known = self.ended_at, self.replied_at
+        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at, *known)
         self.ended_at = self.last_at
         self.waiting = self.waiting[limit:]
         if self.waiting:
@@ -273,7 +273,7 @@ class ConversationModel:
             self.scheduled_at = max(self.not_before, self.due.due_at_ms)
 
     def note_reply(self, at: int) -> bool:
-        if self.ended_at is not None and self.replied_at <= self.ended_at < at:
+        if self.ended_at is not None and (self.replied_at or 0) <= self.ended_at < at:
             self.replied_at = at
         return self.ended_at is not None
 

@@ -1,6 +1,8 @@
 """The operators' requests, on the real engine."""
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from lambdas.admin.dead_letters import (
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
+from lambdas.admin.tuning import MAX_FACTOR, MAX_SCOPES, Tuning
 from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
@@ -36,6 +39,8 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
+from message_buffer.tuning.curve import MIN_TURNS, recommend
+from message_buffer.tuning.tuning_table import STAGE, TuningTable
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -45,6 +50,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.gaps import counts_of
 from tests.support.idle import FakeIdle
 from tests.support.takeovers import FakeTakeovers
 
@@ -140,6 +146,21 @@ class FakeTable(RulesTable):
             raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
+class FakeCounts(TuningTable):
+    """The table of counts, by scope and the time of their week."""
+
+    def __init__(self) -> None:
+        super().__init__("tuning")
+        self.weeks: dict[int, dict[str, Counter[str]]] = {}
+
+    def sums(self, *, since_ms: int) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        for at_ms, scopes in self.weeks.items():
+            for scope, counts in scopes.items() if at_ms >= since_ms else ():
+                found.setdefault(scope, Counter()).update(counts)
+        return found
+
+
 class FakeAliases(AliasesTable):
     """The table of aliases: each name of an author that has two leads to the other."""
 
@@ -181,6 +202,8 @@ class Desk:
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
+        self.counts = FakeCounts()
+        self.weekly: dict[str, float] | None = {"cut_share": 0.2, "least_ms": 1_000, "most_ms": 10_000}
 
     def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
@@ -220,6 +243,9 @@ class Desk:
                 bus=self.bus,
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
+            ),
+            tuning=Tuning(
+                self.counts, self.weekly, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock
             ),
             telemetry=self.telemetry,
         )
@@ -1018,3 +1044,136 @@ def test_a_conversation_whose_batch_is_on_its_way_is_listed_with_what_waits_behi
     desk.engine.send(NAME, "m2")
     (row,) = listed(desk)
     assert (row["state"], row["count"], row["frozen"]) == ("inflight", 1, 1)
+
+
+# -- the waits, measured and tuned -----------------------------------------------------------------------------------
+
+WEEK_MS = 7 * DAY_MS
+
+
+def count(desk: Desk, scope: str = "acme/whatsapp/sales", *, turns: int = 2_000, weeks_ago: int = 0) -> Counter[str]:
+    counts = Counter(counts_of(random.Random(scope), turns=turns, silence_ms=1_000, reply_ms=4_000))
+    week = desk.counts.weeks.setdefault(desk.engine.clock() - weeks_ago * WEEK_MS, {STAGE: Counter()})
+    week[scope] = counts
+    week[STAGE] += counts
+    return counts
+
+
+def tune(desk: Desk) -> list[Json]:
+    moves: list[Json] = desk.result("tune.weekly", scope="stage")["moves"]
+    return moves
+
+
+def silence_of(desk: Desk, name: str = "acme/whatsapp/1/u", agent: str | None = "sales") -> int:
+    rule: int = desk.result("rules.explain", conversation=name, **({"agent": agent} if agent else {}))["rules"][
+        "silenceMs"
+    ]["value"]
+    return rule
+
+
+def test_the_counts_of_the_last_weeks_are_shown_by_scope(desk: Desk) -> None:
+    few, many = count(desk, "acme/whatsapp/", turns=30), count(desk, turns=400)
+    old = count(desk, turns=50, weeks_ago=3)
+    assert desk.result("tune.read", weeks=3)["scopes"] == {"acme/whatsapp/sales": many, "acme/whatsapp/": few}
+    assert desk.result("tune.read", weeks=4)["scopes"]["acme/whatsapp/sales"] == many + old
+
+
+def test_even_very_many_scopes_fit_into_an_answer(desk: Desk) -> None:
+    widest = Counter({f"{kind}{k:02d}": 10**9 for kind in "gce" for k in range(24)} | {"waited_ms": 10**13})
+    scopes = {f"{'t' * 40}{n}/whatsapp/{'a' * 40}": widest | Counter(batches=n) for n in range(MAX_SCOPES + 5)}
+    desk.counts.weeks[desk.engine.clock()] = scopes
+    answer = desk.ask("tune.read")
+    assert len(answer["result"]["scopes"]) == MAX_SCOPES
+    assert len(json.dumps(answer)) < ANSWER_BYTES
+    assert min(each["batches"] for each in answer["result"]["scopes"].values()) == 5
+
+
+def test_each_week_moves_the_wait_by_a_factor_until_it_is_the_recommended_one(desk: Desk) -> None:
+    best = recommend(count(desk), cut_share=0.2)
+    assert not isinstance(best, str)
+    waits = [silence_of(desk)]
+    while moves := tune(desk):
+        assert moves == [
+            {"scope": "agent:acme/sales", "platform": "whatsapp", "before": waits[-1], "after": silence_of(desk)}
+        ]
+        waits.append(silence_of(desk))
+    assert waits == [2_000, 3_000, best[0]]
+    assert silence_of(desk, "acme/telegram/1/u") == 2_000
+    assert silence_of(desk, agent=None) == 2_000
+
+
+def test_a_move_is_stored_by_its_name_logged_and_published(desk: Desk) -> None:
+    count(desk, "a%2Fb/whatsapp/")
+    desk.table.put("tenant:a%2Fb", {"maxMessages": 5}, by=ME, at_ms=1, expected_version=None)
+    answer = Operations(desk.operations(), desk.telemetry).answer(
+        {"operation": "tune.weekly", "by": "tune", "scope": "stage"}, request_id=REQUEST
+    )
+    move = {"scope": "tenant:a%2Fb", "platform": "whatsapp", "before": 2_000, "after": 3_000}
+    assert answer["result"] == {"moves": [move]}
+    stored = desk.table.items["tenant:a%2Fb"]
+    override = {"whatsapp": {"silenceMs": 3_000, "typingInferenceMs": 0}}
+    assert (stored.updated_by, stored.rules) == ("tune", {"maxMessages": 5, "platformOverrides": override})
+    assert ("info", "wait tuned", move) in desk.telemetry.lines
+    (event,) = [json.loads(detail) for kind, detail in desk.bus.published if kind == ACTED]
+    assert (event["operation"], event["by"], event["moves"]) == ("tune.weekly", "tune", [move])
+
+
+@pytest.mark.parametrize(
+    ("deployed", "weekly"),
+    [
+        (700, {"least_ms": 1_000, "most_ms": 10_000}),
+        (9_000, {"least_ms": 1_000, "most_ms": 10_000}),
+        (2_000, {"least_ms": 1_000, "most_ms": 2_500}),
+        (0, {"least_ms": 200, "most_ms": 10_000}),
+    ],
+)
+def test_a_move_stays_within_its_bounds(deployed: int, weekly: dict[str, float], desk: Desk) -> None:
+    count(desk)
+    desk.table.put("stage", {"silenceMs": deployed}, by=ME, at_ms=1, expected_version=None)
+    for cut_share in (0.05, 0.2, 0.35):
+        desk.weekly = {"cut_share": cut_share, **weekly}
+        for _ in range(6):
+            before = silence_of(desk)
+            tune(desk)
+            after = silence_of(desk)
+            assert weekly["least_ms"] <= after <= weekly["most_ms"]
+            if weekly["least_ms"] <= before <= weekly["most_ms"]:
+                assert before / MAX_FACTOR - 1 <= after <= before * MAX_FACTOR
+
+
+def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
+    count(desk, turns=MIN_TURNS - 1)
+    count(desk, turns=5_000, weeks_ago=4)
+    assert tune(desk) == []
+    count(desk, turns=1, weeks_ago=3)
+    assert len(tune(desk)) == 1
+
+
+@pytest.mark.parametrize("rules", [{"wait": "window"}, {"adaptive": True}])
+def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk) -> None:
+    count(desk)
+    desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
+    assert tune(desk) == []
+    assert "agent:acme/sales" not in desk.table.items
+
+
+def test_a_stage_without_the_setting_moves_nothing(desk: Desk) -> None:
+    count(desk)
+    desk.weekly = None
+    assert tune(desk) == []
+
+
+def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(desk: Desk) -> None:
+    count(desk, "acme/whatsapp/", turns=3_000)
+    count(desk, "beta/whatsapp/", turns=2_000)
+    desk.table.put("tenant:acme", {"maxWaitMs": 2_500}, by=ME, at_ms=1, expected_version=None)
+    assert [each["scope"] for each in tune(desk)] == ["tenant:beta"]
+    assert ("warning", "wait not tuned", "acme/whatsapp/") in [
+        (level, line, fields.get("scope")) for level, line, fields in desk.telemetry.lines
+    ]
+
+
+def test_a_run_stops_before_lambda_ends_it(desk: Desk) -> None:
+    count(desk)
+    desk.time_left_ms = MIN_MS_LEFT_TO_RETIME
+    assert tune(desk) == []

@@ -20,8 +20,8 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts
-from message_buffer.tuning.curve import BINS_MS, Counts, going_on
+from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts, counts_of
+from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
 from message_buffer.tuning.tuning_table import COUNTS_KEPT_MS, TuningTable, week_of
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
@@ -41,7 +41,7 @@ class FakeTable(TuningTable):
 
     def __init__(self) -> None:
         super().__init__("tuning")
-        self.sums: dict[str, Counter[str]] = {}
+        self.kept: dict[str, Counter[str]] = {}
         self.calls: list[str] = []
         self.failures = 0
 
@@ -50,8 +50,8 @@ class FakeTable(TuningTable):
         if self.failures:
             self.failures -= 1
             raise SendFailed("add counts: Throttling")
-        self.sums.setdefault(scope, Counter()).update(counts)
-        return self.sums[scope]
+        self.kept.setdefault(scope, Counter()).update(counts)
+        return self.kept[scope]
 
 
 class Scene:
@@ -138,7 +138,7 @@ def replayed(events: list[Json], sent: dict[str, int], replies: list[tuple[int, 
             continue
         resolved += 1
         before_ms, gap_ms = ends[number - 1], times[0] - ends[number - 1]
-        replied_ms = noted - before_ms if noted > before_ms else wait_ms + ASSUMED_MS
+        replied_ms = noted - before_ms if noted > before_ms else MAX_GAP_MS + 1 if noted else wait_ms + ASSUMED_MS
         if gap_ms < replied_ms and gap_ms <= MAX_GAP_MS:
             went_on.append(gap_ms)
         else:
@@ -168,8 +168,8 @@ def test_the_counts_are_those_of_a_replay_of_the_history(acts: list[Act]) -> Non
     scene.clock.advance(MINUTE_MS)
     scene.counts.write(lambda: True)
     expected = replayed([json.loads(detail) for _, detail in scene.bus.published], scene.sent, replies)
-    assert +table.sums.get("*", Counter()) == expected
-    assert table.sums.get("acme/whatsapp/", Counter()) == table.sums.get("*", Counter())
+    assert +table.kept.get("*", Counter()) == expected
+    assert table.kept.get("acme/whatsapp/", Counter()) == table.kept.get("*", Counter())
 
 
 def taken_of(*arrivals: int, previous_at_ms: int | None = None, replied_at_ms: int | None = None, **more: Any) -> Any:
@@ -200,6 +200,32 @@ def counting(table: TuningTable, clock: Callable[[], int]) -> GapCounts:
 
 def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = None, **more: Any) -> None:
     counts.add(conversation, taken_of(1_000, 3_000, **more), messages_of(1_000, 3_000), agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "replied_ms", "assumed_ms", "counter"),
+    [
+        (5_000, 3_000, ASSUMED_MS, field("c", 3_000)),
+        (5_000, 6_000, ASSUMED_MS, field("g", 5_000)),
+        (5_000, -1, ASSUMED_MS, field("g", 5_000)),
+        (5_000, None, ASSUMED_MS, field("c", 1_000 + ASSUMED_MS)),
+        (5_000, None, None, field("g", 5_000)),
+        (MAX_GAP_MS, -1, ASSUMED_MS, field("g", MAX_GAP_MS)),
+        (MAX_GAP_MS + 1, -1, ASSUMED_MS, field("c", MAX_GAP_MS)),
+    ],
+    ids=[
+        "went on after the reply", "before it", "no reply since then, though there was one earlier",
+        "no reply was ever noted, so it is assumed", "every reply is noted", "a long gap", "too long a gap",
+    ],
+)  # fmt: skip
+def test_a_gap_is_censored_when_a_reply_was_sent(
+    gap_ms: int, replied_ms: int | None, assumed_ms: int | None, counter: str
+) -> None:
+    replied_at_ms = None if replied_ms is None else 1_000_000 + replied_ms
+    taken = taken_of(1_000_000 + gap_ms, previous_at_ms=1_000_000, replied_at_ms=replied_at_ms)
+    assert counts_of(taken, [1_000_000 + gap_ms], assumed_reply_ms=assumed_ms) == {
+        "batches": 1, "waited_ms": 1_000, "e04": 1, "resolved": 1, counter: 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -265,12 +291,12 @@ def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: 
     count(counts)
     counts.write(lambda: True)
     assert table.calls == ["*"], "the next try comes a minute later"
-    assert table.sums == {}
+    assert table.kept == {}
     clock.advance(MINUTE_MS)
     counts.write(lambda: True)
-    assert {scope: sums["batches"] for scope, sums in table.sums.items()} == {"*": 2, "acme/whatsapp/": 2}
+    assert {scope: sums["batches"] for scope, sums in table.kept.items()} == {"*": 2, "acme/whatsapp/": 2}
     assert telemetry.said("counts not written") == [{"reason": "add counts: Throttling"}]
-    assert telemetry.counts == {"GoingOnRate": round(100 * going_on(table.sums["*"]).share)}
+    assert telemetry.counts == {"GoingOnRate": round(100 * going_on(table.kept["*"]).share)}
 
 
 def test_a_write_updates_few_scopes_and_ends_when_the_time_does(table: FakeTable, clock: ManualClock) -> None:
@@ -283,7 +309,7 @@ def test_a_write_updates_few_scopes_and_ends_when_the_time_does(table: FakeTable
         clock.advance(MINUTE_MS)
         counts.write(lambda: True)
         assert len(table.calls) == calls
-    assert all(sums["batches"] == 1 for scope, sums in table.sums.items() if scope != "*")
+    assert all(sums["batches"] == 1 for scope, sums in table.kept.items() if scope != "*")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting
 from lambdas.admin.handler import operations_of as operators_operations_of
 from lambdas.admin.rules import RulesAdmin
+from lambdas.admin.tuning import Tuning
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
@@ -46,6 +47,7 @@ OF_OPERATORS = {
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),
+        tuning=Tuning.__new__(Tuning),
         telemetry=RecordedTelemetry(),
     )
 }
@@ -149,6 +151,29 @@ def test_a_consumer_is_told_of_a_hand_off_and_its_resume_does_not_end_it(
     assert both.ask("conversation.hold", holdMs=HOLD_MS, by="answer")["result"] == {"heldUntil": now_ms + HOLD_MS}
     assert both.ask("conversation.resume", by="answer")["result"] == {"heldUntil": None}
     assert both.ask("gate")["result"]["holds"] == [mark]
+
+
+def test_a_consumer_that_may_reply_has_its_replys_time_noted_in_the_lane_of_its_batch(
+    both: Function, window: WindowScene, fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    for name, lane in (("valkey", ValkeyLane), ("dynamodb", DynamoDbLane)):
+        monkeypatch.setattr(lane, "note_reply", lambda *_, name=name, **__: noted.append(name))
+    fake.send(CONVERSATION, "m1")
+    window.send("m2")
+    both.ask("gate")
+    both.ask("conversation.hold", holdMs=HOLD_MS)
+    both.ask("gate", generation=1)
+    both.ask("conversation.resume")
+    assert noted == [], "a question without a batch, and one about a conversation on hold"
+    both.ask("gate", generation=1)
+    both.ask("gate", generation=1, lane="dynamodb")
+    assert noted == ["valkey", "dynamodb"]
+    monkeypatch.setattr(ValkeyLane, "note_reply", unreachable)
+    assert both.ask("gate", generation=1)["result"] == {"current": 1, "newer": False, "holds": []}
+    fake.send(CONVERSATION, "m3")
+    assert both.ask("gate", generation=1)["result"]["newer"]
+    assert noted == ["valkey", "dynamodb"]
 
 
 def test_a_consumers_name_may_be_any_text(both: Function) -> None:

@@ -27,7 +27,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR", "failed": "WARNING, ERROR"}
 NO_DIFFERENCE: dict[str, list[str]] = {"lacks": [], "in vain": [], "twice": []}
-COUNTS = {"count", "count_by", "measure_ms"}
+COUNTS = {"count", "count_by", "measure_ms", "measure_percent"}
 
 
 def name_of(document: Path) -> str:

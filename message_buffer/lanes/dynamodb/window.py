@@ -44,7 +44,7 @@ class FrozenBatch(NamedTuple):
     previous_at_ms: int = 0
     """When the newest message of the batch before this one arrived; 0 if that is not known."""
     replied_at_ms: int = 0
-    """When the first reply since then was sent; 0 if none was noted."""
+    """When the first reply since then was sent, or an earlier time if none was; 0 if no reply was ever noted."""
 
 
 class Lock(NamedTuple):

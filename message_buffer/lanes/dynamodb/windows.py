@@ -147,14 +147,9 @@ class Windows(Table):
 
     def note_reply(self, conversation: str, *, at_ms: int) -> bool:
         """Record the first reply since the last batch. Return whether the conversation has had a batch."""
-        is_first = "(attribute_not_exists(#replied_at) OR #replied_at <= #last_at)"
-        updated = self._update(
-            "note reply",
-            key_of(conversation, WINDOW),
-            "SET #replied_at = :at",
-            {"at": at_ms},
-            only_if=f"#last_at < :at AND {is_first}",
-        )
+        key, do = key_of(conversation, WINDOW), "SET #replied_at = :at"
+        is_first = "#last_at < :at AND (attribute_not_exists(#replied_at) OR #replied_at <= #last_at)"
+        updated = self._update("note reply", key, do, {"at": at_ms}, only_if=is_first)
         return updated.done or "last_at" in updated.item
 
     def _change_wait(self, doing: str, conversation: str, window: Window, *, do: str, new: str) -> bool:

@@ -1,0 +1,80 @@
+"""Shows how long authors are silent before they go on, and once a week moves the waits towards the recommended ones."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from lambdas.admin import requests as r
+from lambdas.admin.rules import ANY, MIN_MS_LEFT_TO_RETIME, RulesAdmin
+from lambdas.operations import SubjectNotFound
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.json_object import Json
+from message_buffer.limits import DAY_MS
+from message_buffer.messages.conversation_id import unescape_part
+from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.curve import Counts, recommend
+from message_buffer.tuning.tuning_table import STAGE, TuningTable
+
+# A response has the scopes with the most turns, and has room for this many.
+MAX_SCOPES = 2_000
+# In a week, a wait becomes at most this many times as long or as short.
+MAX_FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Tuning:
+    table: TuningTable | None
+    weekly: Mapping[str, Any] | None
+    """The stage's setting `tune.weekly`."""
+    rules: RulesAdmin
+    telemetry: Telemetry
+    time_left: Callable[[], int]
+    clock: Clock = system_clock
+
+    def read(self, request: r.ReadTuning) -> Json:
+        """Return the counts of the last weeks by scope, which is `tenant/platform/agent`."""
+        if not self.table:
+            raise InvalidInput("this stage does not count: set tune.counts in cdk.json")
+        sums = self.table.sums(since_ms=self.clock() - (request.weeks - 1) * 7 * DAY_MS)
+        scopes = sorted(sums.keys() - {STAGE}, key=lambda scope: -sums[scope]["batches"])
+        return {"scopes": {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}}
+
+    def move(self, request: r.OfScope) -> Json:
+        """Move the waits of the scopes with enough turns. Return the moves."""
+        moves = []
+        for scope, counts in self.read(r.ReadTuning(by=request.by))["scopes"].items() if self.weekly else ():
+            try:
+                if self.time_left() > MIN_MS_LEFT_TO_RETIME and (move := self._move(scope, counts, request.by)):
+                    self.telemetry.info("wait tuned", **move)
+                    moves.append(move)
+            except MessageBufferError as error:
+                self.telemetry.warn("wait not tuned", scope=scope, reason=str(error))
+        return {"moves": moves}
+
+    def _move(self, name: str, counts: Counts, by: str) -> Json | None:
+        """Change the wait of a scope, unless its rules let it wait in another way."""
+        assert self.weekly
+        tenant, platform, agent = name.split("/")
+        conversation = r.ExplainRules(
+            by=by, conversation=f"{tenant}/{platform}/{ANY}/{ANY}", agent=unescape_part(agent) if agent else None
+        )
+        rules = self.rules.explain(conversation)["rules"]
+        best = recommend(counts, cut_share=self.weekly["cut_share"])
+        if isinstance(best, str) or rules["wait"]["value"] != "silence" or rules["adaptive"]["value"]:
+            return None
+        before = rules["silenceMs"]["value"]
+        after = min(max(best[0], before / MAX_FACTOR), max(before, 100) * MAX_FACTOR)
+        after = int(min(max(after, self.weekly["least_ms"]), self.weekly["most_ms"]))
+        if after == before:
+            return None
+        scope, stored = f"agent:{tenant}/{agent}" if agent else f"tenant:{tenant}", Json(rules={}, version=0)
+        with suppress(SubjectNotFound):
+            stored = self.rules.get(r.OfScope(by=by, scope=scope))
+        overrides = stored["rules"].get("platformOverrides", {})
+        override = {**overrides.get(platform, {}), "silenceMs": after, "typingInferenceMs": 0}
+        changed = {**stored["rules"], "platformOverrides": {**overrides, platform: override}}
+        change = {"by": by, "scope": scope, "rules": changed, "expectedVersion": stored["version"]}
+        self.rules.set(r.read_request(r.SetRules, change))
+        return {"scope": scope, "platform": platform, "before": before, "after": after}

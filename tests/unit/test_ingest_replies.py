@@ -1,0 +1,111 @@
+"""Platforms report replies of the business. Ingest notes when they were sent, if the stage wants that."""
+
+from typing import Any
+
+import pytest
+
+from lambdas.ingest import service
+from message_buffer.errors import StoreUnavailable
+from message_buffer.json_object import Json
+from message_buffer.lanes.outcomes import BatchTaken
+from tests.support.engine import Engine
+from tests.support.ingest_scene import Scene, whatsapp
+from tests.unit.test_ingest_human_replies import BOT, INBOX, RULES, messenger
+
+CHAT = "default/whatsapp/555/491"
+PAGE_CHAT = "default/messenger/682/7700"
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene(fake, monkeypatch)
+    scene.ingest._notes_replies = True
+    scene.rules.write("stage", RULES)
+    return scene
+
+
+def status(scene: Scene, kind: str = "sent", *, after_ms: int = 0, user: str = "491", **fields: object) -> Json:
+    at = scene.engine.clock() + after_ms
+    return {"id": f"wamid.{kind}", "status": kind, "timestamp": str(at), "recipient_id": user, **fields}
+
+
+def replied_at(scene: Scene, conversation: str) -> int | None:
+    """Return the reply's time in the conversation's next batch."""
+    scene.engine.send(conversation, "next")
+    scene.engine.clock.advance(10_000)
+    return take(scene.engine, conversation).replied_at_ms
+
+
+def take(engine: Engine, conversation: str) -> BatchTaken:
+    assert conversation in engine.claim()
+    taken = engine.store.take_batch(conversation, f"t{engine.clock()}")
+    assert isinstance(taken, BatchTaken)
+    return taken
+
+
+def had_a_batch(scene: Scene, conversation: str) -> int:
+    """Let the conversation have a batch. Return the time, a little later."""
+    scene.engine.send(conversation, "m1")
+    scene.engine.clock.advance(10_000)
+    taken = take(scene.engine, conversation)
+    scene.engine.store.complete_batch(conversation, f"t{scene.engine.clock()}")
+    assert taken.replied_at_ms is None
+    return scene.engine.clock.advance(1_000)
+
+
+def test_the_first_reply_that_whatsapp_has_sent_is_noted(scene: Scene) -> None:
+    now_ms = had_a_batch(scene, CHAT)
+    scene.engine.clock.advance(5_000)
+    sent = (status(scene, after_ms=-1_000), status(scene, after_ms=-5_000), status(scene, "delivered", after_ms=-5_500))
+    code, answer = scene.post("whatsapp", whatsapp(statuses=[*sent]))
+    assert (code, answer["ignored"]) == (200, 3)
+    assert scene.telemetry.counts["IgnoredKinds status"] == 3
+    assert replied_at(scene, CHAT) == now_ms
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_on"),
+    [({"kind": "delivered"}, True), ({"recipient_type": "group"}, True), ({}, False)],
+    ids=["only delivered", "to a group", "a stage that does not want it"],
+)
+def test_other_statuses_are_not_noted(scene: Scene, fields: dict[str, Any], is_on: bool) -> None:
+    had_a_batch(scene, CHAT)
+    scene.ingest._notes_replies = is_on
+    assert scene.post("whatsapp", whatsapp(statuses=[status(scene, **fields)]))[0] == 200
+    assert replied_at(scene, CHAT) is None
+
+
+@pytest.mark.parametrize(("app", "is_noted"), [(BOT, True), (INBOX, False)])
+def test_of_messengers_echoes_those_of_apps_are_noted_and_those_of_people_are_not(
+    scene: Scene, app: str, is_noted: bool
+) -> None:
+    now_ms = had_a_batch(scene, PAGE_CHAT)
+    scene.post("messenger", messenger(scene, app))
+    scene.engine.store.resume_buffer(PAGE_CHAT)
+    assert replied_at(scene, PAGE_CHAT) == (now_ms if is_noted else None)
+
+
+def test_the_reply_is_noted_for_the_owner_of_the_account(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/555", {"tenant": "acme"})
+    now_ms = had_a_batch(scene, "acme/whatsapp/555/491")
+    scene.post("whatsapp", whatsapp(statuses=[status(scene)]))
+    assert replied_at(scene, "acme/whatsapp/555/491") == now_ms
+
+
+def test_a_failure_to_note_a_reply_fails_no_webhook_and_a_webhook_notes_only_so_many(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(scene.ingest._lane, "note_reply", lambda name, **_: noted.append(name))
+    monkeypatch.setattr(service, "MAX_REPLIES_NOTED_IN_A_WEBHOOK", 2)
+    body = whatsapp(statuses=[status(scene, user=f"49{n}") for n in range(5)])
+    assert scene.post("whatsapp", body)[0] == 200
+    assert noted == ["default/whatsapp/555/490", "default/whatsapp/555/491"]
+
+    def fails(*_: object, **__: object) -> None:
+        raise StoreUnavailable("note_reply: no connection")
+
+    monkeypatch.setattr(scene.ingest._lane, "note_reply", fails)
+    assert scene.post("whatsapp", body)[0] == 200
+    said = scene.telemetry.said("replies not noted")
+    assert said == [{"platform": "whatsapp", "reason": "note_reply: no connection"}]

@@ -1,0 +1,224 @@
+"""`bufferctl tune`: what it shows, recommends and stores, and its replay of a recorded history."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import boto3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bufferctl.__main__ import main
+from bufferctl.history import Line, measure, read_rules, replay
+from message_buffer.json_object import Json
+from message_buffer.rules.due_time import Due
+from message_buffer.rules.timing import Timing
+from message_buffer.tuning.curve import Counts, curve, going_on
+from tests.support.gaps import counts_of, truly_cut
+from tests.support.model import ConversationModel
+from tests.unit.test_bufferctl import FakeAws
+
+RULES = st.sampled_from([
+    {}, {"silenceMs": 2_500, "typingInferenceMs": 0}, {"adaptive": True}, {"maxMessages": 2}, {"minMessages": 3},
+    {"maxWaitMs": 4_000}, {"wait": "window", "windowMs": 3_000}, {"priority": "vip"}, {"preset": "customers"},
+])  # fmt: skip
+GAPS = st.lists(st.tuples(st.one_of(st.integers(0, 12_000), st.integers(0, 3_000)), st.booleans()), max_size=25)
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> FakeAws:
+    fake = FakeAws()
+    monkeypatch.setattr(boto3, "Session", lambda **_: fake)
+    fake.refuse("rules.get", "not_found", "There are no rules.")
+    fake.answer("rules.set", {"version": 3, "open": {"looked": 2, "retimed": 1, "complete": True}})
+    scopes = ("acme/whatsapp/sales", "acme/telegram/", "a%2Fb/telegram/sales")
+    fake.answer("tune.read", {"scopes": {scope: some_counts() for scope in scopes}})
+    return fake
+
+
+def some_counts(turns: int = 2_000) -> Counts:
+    return counts_of(random.Random(4), turns=turns, silence_ms=1_000, reply_ms=4_000)
+
+
+def run(*arguments: str) -> int:
+    return main(["--stage", "prod", "tune", *arguments])
+
+
+def stored(aws: FakeAws) -> list[Json]:
+    return [{"scope": each["scope"], "rules": each["rules"]} for each in aws.asked if each["operation"] == "rules.set"]
+
+
+# -- a stage ---------------------------------------------------------------------------------------------------------
+
+
+def test_tune_shows_each_scope_the_curve_and_a_recommendation(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--tenant", "acme", "--weeks", "2") == 0
+    assert aws.asked == [{"operation": "tune.read", "weeks": 2}]
+    shown = capsys.readouterr().out
+    assert [line.split()[:3] for line in shown.splitlines()[1:4]] == [
+        ["acme", "whatsapp", "sales"], ["acme", "telegram", "2000"], ["all", "-", "-"],
+    ]  # fmt: skip
+    assert f"{going_on(some_counts()).share:.0%} (" in shown
+    assert "Recommended: silenceMs " in shown
+    assert not stored(aws)
+
+
+def test_programs_get_the_same_as_json(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json", "--cut-share", "30%") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["all"]["turns"] == 6_000
+    assert found["all"]["cut"]["share"] <= 0.3
+    assert found["curve"]["1000"]["share"] == pytest.approx(truly_cut(1_000), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "change"),
+    [
+        ((), "stage", lambda rules: rules),
+        (("--tenant", "acme"), "tenant:acme", lambda rules: rules),
+        (("--tenant", "a/b", "--agent", "sales"), "agent:a%2Fb/sales", lambda rules: rules),
+        (("--platform", "whatsapp"), "stage", lambda rules: {"platformOverrides": {"whatsapp": rules}}),
+    ],
+)
+def test_apply_stores_one_wait_in_the_rules_of_the_scope(
+    options: tuple[str, ...], name: str, change: Any, aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--apply", "--mean-wait", "2.5s", *options) == 0
+    assert stored(aws) == [{"scope": name, "rules": change({"silenceMs": 2_500, "typingInferenceMs": 0})}]
+    shown = capsys.readouterr().out
+    assert "silenceMs: 2500" in shown
+    assert "Version 3, in force within 10 s." in shown
+
+
+def test_apply_keeps_the_other_rules_of_the_scope(aws: FakeAws) -> None:
+    aws.answer("rules.get", {"rules": {"maxWaitMs": 20_000, "silenceMs": 900}, "version": 2})
+    assert run("--apply", "--mean-wait", "2s", "--tenant", "acme") == 0
+    assert stored(aws)[0]["rules"] == {"maxWaitMs": 20_000, "silenceMs": 2_000, "typingInferenceMs": 0}
+
+
+def test_below_300_turns_nothing_is_recommended_or_stored(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("tune.read", {"scopes": {"acme/whatsapp/sales": some_counts(turns=299)}})
+    assert run("--apply") == 1
+    assert not stored(aws)
+    assert "Nothing was stored: 299 turns were counted, and a recommendation needs 300." in capsys.readouterr().err
+    assert run() == 0
+    assert "No recommendation: 299 turns" in capsys.readouterr().out
+
+
+def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("tune.read", {"scopes": {}})
+    assert run() == 0
+    assert "0 turns were counted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--agent", "a"), ("--cut-share", "x"), ("--cut-share", "0.2"), ("--mean-wait", "4"), ("h.jsonl", "--apply")],
+)
+def test_wrong_usage_asks_the_stage_nothing(wrong: tuple[str, ...], aws: FakeAws) -> None:
+    assert run(*wrong) == 2
+    assert not aws.asked
+
+
+def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(aws: FakeAws, tmp_path: Path) -> None:
+    file = tmp_path / "curve.svg"
+    assert run("--picture", str(file)) == 0
+    picture = ElementTree.parse(file).getroot()  # noqa: S314 - written by the command
+    view = [float(each) for each in picture.attrib["viewBox"].split()]
+    curves = {each.get("class"): each for each in picture.iter() if each.get("class")}
+    points = [tuple(map(float, each.split())) for each in curves["line"].attrib["d"][1:].split(" L")]
+    assert len(points) == len(curve({}))
+    assert all(0 <= x <= view[2] and 0 <= y <= view[3] for x, y in points)
+    assert [y for _, y in points] == sorted(y for _, y in points)  # a longer silence cuts less
+    now = float(curves["now"].attrib["cx"]), float(curves["now"].attrib["cy"])
+    assert min(abs(now[0] - x) + abs(now[1] - y) for x, y in points) < 2  # the rules of today are on the curve
+    assert any("recommended: " in (each.text or "") for each in picture.iter())
+    assert "prefers-color-scheme: dark" in file.read_text()
+
+
+# -- a recorded history ----------------------------------------------------------------------------------------------
+
+
+def emitted_by_the_model(lines: list[Line], timing: Timing) -> Iterator[tuple[int, Due, int]]:
+    """Yield what the model of the lanes emits, if each batch is taken when it is due."""
+    model, last = ConversationModel(), 0
+
+    def due_until(now: float) -> Iterator[tuple[int, Due, int]]:
+        if model.waiting and model.due and model.due.due_at_ms <= now:
+            due = model.due
+            frozen = model.freeze("b", 1_000, due.due_at_ms)
+            model.frozen = None
+            yield last, due, len(frozen.messages)
+
+    for number, line in enumerate(lines):
+        if line.is_customer:
+            yield from due_until(line.at_ms)
+            model.buffer(f"m{number}", b"", timing, line.at_ms)
+            last = number
+            yield from due_until(line.at_ms)
+    yield from due_until(float("inf"))
+
+
+@given(GAPS, RULES)
+def test_a_replay_emits_what_the_model_of_the_lanes_emits(gaps: list[tuple[int, bool]], rules: Json) -> None:
+    at_ms, lines = 1_700_000_000_000, []
+    for gap_ms, is_customer in gaps:
+        at_ms += gap_ms
+        lines.append(Line(at_ms, is_customer))
+    timing = read_rules(rules)
+    batches = replay(lines, timing)
+    assert [tuple(each) for each in batches] == [*emitted_by_the_model(lines, timing)]
+    assert sum(each.messages for each in batches) == sum(line.is_customer for line in lines)
+    counts, _ = measure({"c": lines}, timing)
+    gaps_counted = sum(number for name, number in counts.items() if name[0] in "gc")
+    assert gaps_counted == sum(line.is_customer for line in lines)
+
+
+def test_a_history_is_replayed_by_the_given_and_the_recommended_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, file, at_ms = random.Random(2), tmp_path / "history.jsonl", 1_700_000_000_000
+    lines = []
+    for _ in range(900):
+        for gap_ms in (60_000, *((rng.choice((1_500, 3_000, 6_000)),) if rng.random() < 0.6 else ())):
+            at_ms += gap_ms
+            lines.append({"conversation": "c1", "at": at_ms, "from": "customer"})
+        at_ms += 20_000
+        lines.append({"conversation": "c1", "at": at_ms, "from": "us", "text": "ok"})
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert main(["tune", str(file), "--rules", '{"silenceMs": 1000}', "--cut-share", "15%", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    given_rules, recommended = found["replays"]
+    assert found["all"]["silenceMs"] >= 3_000
+    assert given_rules["cut"] == pytest.approx(found["all"]["goesOn"]["share"], abs=0.01)
+    assert recommended["cut"] < 0.25 < given_rules["cut"]
+    assert recommended["batches"] < given_rules["batches"]
+    assert recommended["meanWaitMs"] == found["all"]["silenceMs"]
+
+
+def test_times_may_be_iso_and_lines_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "history.jsonl"
+    times = ("2026-01-01T12:00:05Z", "2026-01-01T12:00:00Z")
+    file.write_text("".join(f'{{"conversation": "c", "at": "{at}", "from": "customer"}}\n' for at in times))
+    assert main(["tune", str(file), "--json"]) == 0
+    replayed = json.loads(capsys.readouterr().out)["replays"][0]
+    assert (replayed["batches"], replayed["cut"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"conversation": "c", "at": 1, "from": "bot"}', '{"at": 1}'])
+def test_a_wrong_line_is_named(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text(f'{{"conversation": "c", "at": 1, "from": "us"}}\n{line}\n')
+    assert main(["tune", str(file)]) == 1
+    assert "line 2" in capsys.readouterr().err
+
+
+def test_wrong_rules_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"conversation": "c", "at": 1, "from": "us"}\n')
+    assert main(["tune", str(file), "--rules", '{"silenceMs": -1}']) == 1
+    assert "silenceMs" in capsys.readouterr().err
