@@ -287,7 +287,11 @@ SYMPTOMS = (
         "is lost, but conversations may be split).",
         do="`warnings Ingest`: `reason`. At `AccessDenied…`, the function's role or the network's gateway "
         "endpoint was changed: deploy again. At a time-out of DynamoDB you can only wait.",
-        logs={"ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed")},
+        logs={
+            "ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed"),
+            "watchdog": ("idle failed",),
+            "dynamodb_processor": ("idle failed",),
+        },
     ),
     Symptom(
         name="Unauthentic webhooks",
@@ -501,6 +505,7 @@ GRAPHS = (
     Graph("Batch size", "messages", tuple(own("BatchSize", role, "Average") for role in EMITTERS)),
     Graph("Time from first message to batch", "ms", tuple(own("WaitMs", role, "p99") for role in EMITTERS)),
     Graph("Going-on rate", "%", tuple(own("GoingOnRate", role, "Average") for role in EMITTERS)),
+    Graph("Steps of silent customers", "per minute", tuple(own("IdleSteps", role) for role in ("watchdog", EMITTERS[-1]))),
     Graph("Batches, by reason", "per minute", tuple(own("FlushReasons", role, reason="*") for role in EMITTERS)),
     Graph(
         "Repaired",

@@ -19,7 +19,9 @@ from message_buffer.events import idle as module
 from message_buffer.events.emission import Emission
 from message_buffer.events.idle import IDLE, MAX_STEP_EARLY_MS, IdleTable
 from message_buffer.json_object import Json
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.outcomes import LaneName
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, WATCHDOG_PASS_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
@@ -92,7 +94,7 @@ class Scene:
         self.window.idle = self.idle
         self.window.processor = self.window.new_processor()
         self.valkey = valkey_lane(engine.store, FakeFunctions(), self.telemetry)
-        self.lanes = [self.valkey, self.window.lane]
+        self.lanes: list[ValkeyLane | DynamoDbLane] = [self.valkey, self.window.lane]
         emission = Emission(
             self.bus, FakeObjects(), FakeQueue(), self.telemetry, queues=self.window.queues, idle=self.idle,
             max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
@@ -135,7 +137,8 @@ class Scene:
             self.valkey, self.bus, self.takeovers, self.idle, dynamodb_lane=self.window.lane,
             has_queue=True, clock=self.clock,
         )  # fmt: skip
-        return self.repeated(lambda: getattr(gate, verb)({"by": "bot", "conversation": ANN, **fields}))
+        answer: Json = self.repeated(lambda: getattr(gate, verb)({"by": "bot", "conversation": ANN, **fields}))
+        return answer
 
     def reply(self) -> None:
         lane = max(self.lanes, key=lambda each: each.peek_conversation(ANN).last_at_ms or 0)
@@ -215,7 +218,7 @@ class Act(NamedTuple):
     """The function's next write at which it is killed, counted with both sides of each; 0 if it is not killed."""
 
 
-LANES = ("valkey", "dynamodb")
+LANES: tuple[LaneName, ...] = ("valkey", "dynamodb")
 WHAT = st.sampled_from(
     [f"message {steps} {lane}" for steps in STEPS for lane in LANES] * 2
     + ["message two valkey", "message two dynamodb", "reply", "reply", "reply", "nothing"]
@@ -410,11 +413,15 @@ def bytes_of(value: Any) -> int:
 def test_a_pass_reads_a_bounded_number_of_items(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_STEPS_IN_A_PASS", 8)
     for number in range(30):
-        item = {"conversation": f"{ANN}{number}", "part": number % 2, "at": 1, "last": 1, "step": 1, "steps": [60_000]}
-        scene.idle._put("plant", item)
-    reads: list[str] = []
-    get = IdleTable._get
-    monkeypatch.setattr(IdleTable, "_get", lambda self, doing, key: reads.append(doing) or get(self, doing, key))
+        times = {"part": number % 2, "at": 1, "last": 1, "step": 1}
+        scene.idle._put("plant", {"conversation": f"{ANN}{number}", **times, "steps": [60_000]})
+    reads, get = list[str](), IdleTable._get
+
+    def counted(table: IdleTable, doing: str, key: Any) -> Any:
+        reads.append(doing)
+        return get(table, doing, key)
+
+    monkeypatch.setattr(IdleTable, "_get", counted)
     scene.idle.run_pass(scene.lanes, scene.bus, lambda: True)
     assert len(reads) == len(scene.events()) == 4  # two of each part that has any
     scene.idle.run_pass(scene.lanes, scene.bus, lambda: False)
