@@ -505,7 +505,11 @@ GRAPHS = (
     Graph("Batch size", "messages", tuple(own("BatchSize", role, "Average") for role in EMITTERS)),
     Graph("Time from first message to batch", "ms", tuple(own("WaitMs", role, "p99") for role in EMITTERS)),
     Graph("Going-on rate", "%", tuple(own("GoingOnRate", role, "Average") for role in EMITTERS)),
-    Graph("Steps of silent customers", "per minute", tuple(own("IdleSteps", role) for role in ("watchdog", EMITTERS[-1]))),
+    Graph(
+        "Silent customers",
+        "per minute",
+        tuple(own("IdleSteps", role) for role in ("watchdog", "dynamodb_processor")),
+    ),
     Graph("Batches, by reason", "per minute", tuple(own("FlushReasons", role, reason="*") for role in EMITTERS)),
     Graph(
         "Repaired",
