@@ -23,6 +23,7 @@ OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
     (
         "waiting", "frozen", "rules", "aliases", "takeovers", "objects", "deadLetters", "messagesInDeadLetters",
+        "idle",
     ),
     0,
 )  # fmt: skip
@@ -137,7 +138,7 @@ def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
     desk.engine.clock.advance(first["againInMs"])
     desk.engine.send(NAME, "m2")
     again = desk.result("conversation.forget", conversation=NAME, at=first["at"])
-    assert again["counts"] == {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1}
+    assert again["counts"] == {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1, "idle": 0}
     assert (again["at"], again["againInMs"]) == (first["at"], None)
     assert list(desk.objects.kept) == [newer]
     assert ["new" in each.body for each in desk.queue.letters] == [True]
