@@ -207,6 +207,7 @@ def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = Non
     [
         (5_000, 3_000, ASSUMED_MS, field("c", 3_000)),
         (5_000, 6_000, ASSUMED_MS, field("g", 5_000)),
+        (5_000, 5_000, ASSUMED_MS, field("c", 5_000)),
         (5_000, -1, ASSUMED_MS, field("g", 5_000)),
         (5_000, None, ASSUMED_MS, field("c", 1_000 + ASSUMED_MS)),
         (5_000, None, None, field("g", 5_000)),
@@ -214,7 +215,7 @@ def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = Non
         (MAX_GAP_MS + 1, -1, ASSUMED_MS, field("c", MAX_GAP_MS)),
     ],
     ids=[
-        "went on after the reply", "before it", "no reply since then, though there was one earlier",
+        "went on after the reply", "before it", "at the same time", "no reply since then, though there was one earlier",
         "no reply was ever noted, so it is assumed", "every reply is noted", "a long gap", "too long a gap",
     ],
 )  # fmt: skip
