@@ -29,7 +29,6 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(ingest, stack.rules_table, "GetItem", "Scan")
     _grant_table(ingest, stack.takeovers_table, "GetItem", "UpdateItem")
     _grant_table(ingest, stack.aliases_table, "GetItem", "PutItem")
-    _grant_table(ingest, stack.idle_table, "PutItem", "UpdateItem")
     grant(ingest, PUBLISH, on=stack.bus.event_bus_arn)
     grant(ingest, SEND, on=stack.dead_letters.queue_arn)
     if stack.whatsapp_queues:
@@ -44,13 +43,11 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
-    _grant_table(admin, stack.idle_table, "GetItem", "PutItem", "DeleteItem")
     if stack.tuning_table:
         _grant_table(admin, stack.tuning_table, "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
-    _grant_table(gate, stack.idle_table, "PutItem", "UpdateItem")
-    grant(gate, "dynamodb:Scan", on=f"{stack.idle_table.table_arn}/index/{IDLE_BY_TIME}")
+    grant(gate, "dynamodb:Scan", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
     grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
 
     if valkey := stack.valkey_lane:
@@ -150,7 +147,7 @@ def _grant_end_windows(function: Function, lane: DynamoDbLaneResources) -> None:
 def _grant_emit(function: Function, stack: BufferStack) -> None:
     """Let `function` emit batches, dead-letter those that it cannot emit, and emit dead letters again."""
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
-    _grant_table(function, stack.idle_table, "PutItem")
+    _grant_table(function, stack.takeovers_table, "UpdateItem")
     grant(function, SEND, on=[stack.dead_letters.queue_arn, *(each.queue.queue_arn for each in stack.queues.values())])
     grant(function, "s3:PutObject", on=stack.oversize.arn_for_objects(BATCHES))
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
@@ -161,10 +158,10 @@ def _grant_emit(function: Function, stack: BufferStack) -> None:
 
 
 def _grant_idle_pass(function: Function, stack: BufferStack) -> None:
-    """Let `function` find the customers who fell silent, look into the lanes, and publish."""
+    """Let `function` find the customers who fell silent, look into the DynamoDB lane, and publish."""
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
-    _grant_table(function, stack.idle_table, "GetItem", "UpdateItem", "DeleteItem")
-    grant(function, "dynamodb:Query", on=f"{stack.idle_table.table_arn}/index/{IDLE_BY_TIME}")
+    _grant_table(function, stack.takeovers_table, "GetItem", "UpdateItem")
+    grant(function, "dynamodb:Query", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
     if stack.dynamodb_lane:
         _grant_table(function, stack.dynamodb_lane.table, "GetItem", "Query")
 

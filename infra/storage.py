@@ -19,7 +19,7 @@ DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
 BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 # The index of the DynamoDB lane's table in which the sweep finds open windows, sorted by `due_at`.
 OPEN_WINDOWS = "open"
-# The index in which a pass finds the customers who fell silent, sorted by `at`.
+# The index of the table of takeovers in which a pass finds the customers who fell silent, sorted by `at`.
 IDLE_BY_TIME = "by_time"
 
 
@@ -129,22 +129,14 @@ class TableConstruct(dynamodb.Table):
         )
         keep_identity(self, construct_id)
 
-    def add_index(self, name: str, *, partition_key: dynamodb.Attribute, time: str) -> None:
+    def add_index(self, name: str, *, partition_key: str, time: str) -> None:
         """Add an index of keys alone, sorted by the attribute `time`."""
         self.add_global_secondary_index(
             index_name=name,
-            partition_key=partition_key,
-            sort_key=_number(time),
+            partition_key=_text(partition_key),
+            sort_key=dynamodb.Attribute(name=time, type=dynamodb.AttributeType.NUMBER),
             projection_type=dynamodb.ProjectionType.KEYS_ONLY,
         )
-
-
-class IdleTableConstruct(TableConstruct):
-    """The conversations whose customers are waited for. `message_buffer/events/idle.py` defines the items."""
-
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(scope, construct_id, config=config, expires_by="end")
-        self.add_index(IDLE_BY_TIME, partition_key=_number("part"), time="at")
 
 
 class MessageTableConstruct(TableConstruct):
@@ -152,15 +144,11 @@ class MessageTableConstruct(TableConstruct):
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, sort_key="item", expires_by="expires_at")
-        self.add_index(OPEN_WINDOWS, partition_key=_text("open"), time="due_at")
+        self.add_index(OPEN_WINDOWS, partition_key="open", time="due_at")
 
 
 def _text(name: str) -> dynamodb.Attribute:
     return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)
-
-
-def _number(name: str) -> dynamodb.Attribute:
-    return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.NUMBER)
 
 
 class SecretConstruct(secretsmanager.Secret):

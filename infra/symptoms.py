@@ -287,11 +287,7 @@ SYMPTOMS = (
         "is lost, but conversations may be split).",
         do="`warnings Ingest`: `reason`. At `AccessDenied…`, the function's role or the network's gateway "
         "endpoint was changed: deploy again. At a time-out of DynamoDB you can only wait.",
-        logs={
-            "ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed"),
-            "watchdog": ("idle failed",),
-            "dynamodb_processor": ("idle failed",),
-        },
+        logs={"ingest": ("rules not renewed", "aliases unreachable", "webhook secrets not renewed")},
     ),
     Symptom(
         name="Unauthentic webhooks",
@@ -505,11 +501,6 @@ GRAPHS = (
     Graph("Batch size", "messages", tuple(own("BatchSize", role, "Average") for role in EMITTERS)),
     Graph("Time from first message to batch", "ms", tuple(own("WaitMs", role, "p99") for role in EMITTERS)),
     Graph("Going-on rate", "%", tuple(own("GoingOnRate", role, "Average") for role in EMITTERS)),
-    Graph(
-        "Silent customers",
-        "per minute",
-        tuple(own("IdleSteps", role) for role in ("watchdog", "dynamodb_processor")),
-    ),
     Graph("Batches, by reason", "per minute", tuple(own("FlushReasons", role, reason="*") for role in EMITTERS)),
     Graph(
         "Repaired",

@@ -107,7 +107,7 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
-    idle_table: str
+    takeovers_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
     tuning: TuningSettings | None = None
@@ -140,7 +140,6 @@ class IngestSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
-    idle_table: str
     dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
@@ -180,7 +179,7 @@ class WatchdogSettings(NamedTuple):
     valkey: ValkeySettings
     dynamodb_lane: DynamoDbLaneSettings | None
     event_bus: str
-    idle_table: str
+    takeovers_table: str
 
 
 class AdminSettings(NamedTuple):
@@ -198,7 +197,6 @@ class AdminSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
-    idle_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
@@ -217,7 +215,6 @@ class GateSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings | None
     event_bus: str
     takeovers_table: str
-    idle_table: str
     queues: tuple[str, ...] = ()
     """The names of the stage's queues."""
 

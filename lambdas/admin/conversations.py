@@ -12,7 +12,6 @@ from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
 from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import HandOffs, Initiator
-from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -50,7 +49,6 @@ class Conversations:
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
         hand_offs: HandOffs,
-        idle: IdleTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -62,7 +60,6 @@ class Conversations:
         self._clock = clock
         self._bus = bus
         self._hand_offs = hand_offs
-        self._idle = idle
         self._agent_of = agent_of
 
     def status(self, _request: r.Request) -> Json:
@@ -165,7 +162,7 @@ class Conversations:
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
             outcome = o.cancelled_in_both(outcome, other)
-        self._idle.cancel(name)
+        self._hand_offs.table.end_steps(name, now_ms=self._clock())
         conversation = parse_conversation_id(name)
         detail = cancelled_event(
             conversation, outcome, reason="operator", at_ms=self._clock(), agent=self._agent_of(conversation)
@@ -189,7 +186,7 @@ class Conversations:
             lane.hold_buffer(name, holder="people", cause=OPERATOR, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        self._idle.cancel(name)
+        self._hand_offs.table.end_steps(name, now_ms=self._clock())
         # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
         return self._in_reply_window(name, last.held_until_ms)
 

@@ -26,7 +26,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.rules.rules_table import RulesTable
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # If one call cannot erase everything, the caller waits this long before the next call, because the dead letters that
 # the first call gave back to the queue need a moment to become visible again.
@@ -41,8 +40,7 @@ class Places(NamedTuple):
     objects: ObjectStore
     dead_letters: Sequence[DeadLetterQueue]
     """The stage's dead letters, and those of each of its queues."""
-    takeovers: TakeoversTable
-    idle: IdleTable
+    takeovers: IdleTable
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
     aliases: AliasesTable
@@ -69,7 +67,7 @@ class Forgetting:
 
         `againInMs` is set if a conversation processor may still emit a batch, or if one call could not erase
         everything. The caller must then call again after that time, and pass the `at` of this response. The repeated
-        call erases only objects and dead letters of messages that arrived until `at`.
+        call erases only steps of silence, objects and dead letters of messages that arrived until `at`.
 
         Raise OperationRefused if `messages.conversation.forgotten` could not be published.
         """
@@ -77,6 +75,7 @@ class Forgetting:
         if request.dry_run:
             return self._listed(name)
         if request.at_ms is not None:
+            self._places.takeovers.forget_steps(name, until_ms=request.at_ms)
             counts, finished = self._copies(name, until_ms=request.at_ms, erase=True)
             return self._answer(name, counts, None) | {
                 "at": request.at_ms,
@@ -136,8 +135,7 @@ class Forgetting:
             ) from error
 
     def _copies(self, name: str, *, until_ms: int | None, erase: bool) -> tuple[dict[str, int], bool]:
-        """Count the conversation's objects, its item of silence, and its dead letters with their messages. If `erase`,
-        also erase them all.
+        """Count the conversation's objects, and its dead letters with their messages. If `erase`, also erase them all.
 
         Return (the counts, True if the dead letters were read to the end).
         """
@@ -161,10 +159,7 @@ class Forgetting:
         keys = [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
         if erase:
             self._places.objects.delete(keys)
-        # A processor that read the batch before it was erased may still store the item.
-        idle = self._places.idle.forget(name, until_ms=until_ms) if erase else self._places.idle.count(name)
-        counts = {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys), "idle": idle}
-        return counts, finished
+        return {"deadLetters": count, "messagesInDeadLetters": messages, "objects": len(keys)}, finished
 
     def _drop_object(self, reference: Any) -> None:
         if isinstance(reference, dict) and str(reference.get("key")).startswith(f"{DEAD_LETTERS}/"):

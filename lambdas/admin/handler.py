@@ -30,7 +30,6 @@ from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.tuning_table import TuningTable
 
@@ -59,13 +58,12 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
-    takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
+    takeovers = IdleTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = {BUFFER: DeadLetterQueue(settings.dead_letter_queue_url)}
     dead_letters |= zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True)
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
     lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
-    idle = IdleTable(settings.idle_table, telemetry)
-    hand_offs = HandOffs(lanes, bus, takeovers, idle, has_queue=HANDOFF in settings.queues)
+    hand_offs = HandOffs(lanes, bus, takeovers, has_queue=HANDOFF in settings.queues)
 
     rules = RulesAdmin(
         table=rules_table,
@@ -77,7 +75,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         time_left=call.time_left,
     )
     operations = operations_of(
-        Conversations(valkey_lane, bus, hand_offs, idle, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
+        Conversations(valkey_lane, bus, hand_offs, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
         DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(
@@ -87,7 +85,6 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
                 objects=ObjectStore(settings.oversize_bucket),
                 dead_letters=[*dead_letters.values()],
                 takeovers=takeovers,
-                idle=idle,
                 ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),
             ),

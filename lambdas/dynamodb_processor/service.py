@@ -24,6 +24,7 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
+from message_buffer.events.idle import IdlePass
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
@@ -96,7 +97,7 @@ class DynamoDbProcessor:
         triggers: TriggerQueue,
         emission: Emission,
         telemetry: Telemetry,
-        idle_pass: Callable[[Callable[[], bool]], None] | None = None,
+        idle_pass: IdlePass = lambda _has_time: None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         beat_seconds: float = HEARTBEAT_SECONDS,
@@ -104,7 +105,7 @@ class DynamoDbProcessor:
         self._messages, self._windows = table.messages, table.windows
         self._triggers = triggers
         self._emission = emission
-        self._idle_pass = idle_pass or (lambda _has_time: None)
+        self._idle_pass = idle_pass
         self._telemetry = telemetry
         self._clock = clock
         self._random = random

@@ -17,7 +17,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import mend_id
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 
 class Gate:
@@ -27,8 +26,7 @@ class Gate:
         self,
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
-        takeovers: TakeoversTable,
-        idle: IdleTable,
+        takeovers: IdleTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         has_queue: bool = False,
@@ -37,9 +35,8 @@ class Gate:
         self._dynamodb_lane = dynamodb_lane
         # The DynamoDB lane is first, so that a hold reaches it even if Valkey is unavailable and the call fails.
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
-        self._hand_offs = HandOffs(self._lanes, bus, takeovers, idle, has_queue=has_queue, clock=clock)
+        self._hand_offs = HandOffs(self._lanes, bus, takeovers, has_queue=has_queue, clock=clock)
         self._takeovers = takeovers
-        self._idle = idle
         self._clock = clock
 
     def ask(self, fields: Json) -> Json:
@@ -70,11 +67,11 @@ class Gate:
         current = seen[asked].generation
         is_newer = current > generation
         if not (is_newer or response["holds"]):
-            # The consumer is about to reply. The counts of gaps and of silence need the time, but no consumer does.
+            # The consumer is about to reply. The counts of gaps need the time, but no consumer needs this call.
             with suppress(MessageBufferError):
-                asked.note_reply(name, at_ms=self._clock())
-                if self._idle.is_used():
-                    self._idle.move(name, self._clock())
+                asked.note_reply(name, at_ms=(now_ms := self._clock()))
+                if self._takeovers.is_used(now_ms):
+                    self._takeovers.note_reply(name, at_ms=now_ms)
         return {"current": current, "newer": is_newer, **response}
 
     def hold(self, fields: Json) -> Json:
@@ -92,7 +89,7 @@ class Gate:
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise
-        self._idle.cancel(name)
+        self._takeovers.end_steps(name, now_ms=self._clock())
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:

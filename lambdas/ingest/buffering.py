@@ -14,16 +14,17 @@ from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.lanes.lane import Lane
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 from message_buffer.rules.quota import Charge
 
 
 class Buffering:
-    def __init__(self, lane: Lane, bus: EventBus, idle: IdleTable, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: EventBus, takeovers: IdleTable, clock: Clock) -> None:
         self._lane = lane
-        self._idle = idle
         self._bus = bus
+        self._takeovers = takeovers
         self._clock = clock
 
     def buffer_all(
@@ -55,8 +56,9 @@ class Buffering:
         name = str(message.conversation)
         outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
         # A repeat must not end the steps after a newer message.
-        is_first = isinstance(outcome, o.BufferCancelled)
-        self._idle.cancel(name, upto_ms=None if is_first else sent_at_ms(decode_fields(message.payload)))
+        is_repeat = isinstance(outcome, o.AlreadyCancelled)
+        upto_ms = sent_at_ms(decode_fields(message.payload)) if is_repeat else NO_END_MS
+        self._takeovers.end_steps(name, now_ms=self._clock(), upto_ms=upto_ms)
         done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
         return cancelled_event(
             message.conversation,

@@ -36,7 +36,6 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import IngestSettings, read_settings
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
@@ -67,8 +66,7 @@ def _ingest() -> Ingest:
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, queues=settings.queues),
-        takeovers=TakeoversTable(settings.takeovers_table),
-        idle=IdleTable(settings.idle_table, telemetry, patience=aws.HURRIED),
+        takeovers=IdleTable(settings.takeovers_table),
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),

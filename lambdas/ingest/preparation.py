@@ -125,7 +125,7 @@ def _prepare_one(
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            payload = _payload_of(message, intake, rules, agent=agent, queue=queue)
+            payload = _payload_of(message, rules, agent=agent, queue=queue, traceparent=intake.traceparent)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -136,7 +136,7 @@ def _prepare_one(
             new_timing = timing_of(message, rules) if message.attachments else None
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
             change = update._replace(conversation=conversation)
-            payload = _payload_of(message, intake, rules, agent=agent, queue=queue)
+            payload = _payload_of(message, rules, agent=agent, queue=queue, traceparent=intake.traceparent)
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             texts = (update.message_id, *(getattr(update, name, None) for name in ("author", "emoji")))
@@ -186,10 +186,10 @@ def update_belongs(
     return Belongs(conversation, agent)
 
 
-def _payload_of(message: Message, intake: Intake, rules: Rules, **route: str | None) -> bytes:
+def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
     """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
-    trace, and the rule that counts after its batch."""
-    found = {**route, "traceparent": intake.traceparent, "idle_after_ms": rules.idle_after_ms or None}
+    trace, and the steps after its batch."""
+    found = {**route, "idle_after_ms": rules.idle_after_ms or None}
     known = {name: value for name, value in found.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
 
@@ -210,32 +210,26 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
 
 
-class NotedReplies(NamedTuple):
-    """When the business replied in each of these conversations."""
+class NotedReply(NamedTuple):
+    conversation: str
+    at_ms: int
+    is_typed: bool
+    """True if a human agent typed it."""
+    has_steps: bool
+    """True if the conversation's rules have `idleAfterMs`."""
 
-    first: dict[str, int]
-    """The first of the replies that no human agent typed."""
-    last: dict[str, int]
-    """The last of all replies, if the conversation's rules have `idleAfterMs`."""
 
-
-def noted_replies(intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool) -> NotedReplies:
-    """Return the times of the intake's replies. Without `notes_all`, look only for those that `idleAfterMs` needs, and
-    ask for no author's aliases in vain."""
-    noted = NotedReplies({}, {})
+def noted_replies(intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool) -> Iterator[NotedReply]:
+    """Yield the intake's replies, oldest first. Without `notes_all`, yield only those of conversations with the rule
+    `idleAfterMs`, and ask for no other aliases."""
     replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
-    for reply in replies:
+    for reply in sorted(replies, key=lambda each: each.at_ms):
         found = reply_belongs(reply, book, None)
-        if found is None or not (notes_all or book.for_conversation(*found).rules.idle_after_ms):
-            continue
-        found = reply_belongs(reply, book, aliases) or found
-        rules, name = book.for_conversation(*found).rules, str(found.conversation)
-        if rules.idle_after_ms:
-            noted.last[name] = max(reply.at_ms, noted.last.get(name, reply.at_ms))
-        is_typed = isinstance(reply, HumanReply) and (reply.app is None or rules.is_inbox(reply.app))
-        if notes_all and not is_typed:
-            noted.first[name] = min(reply.at_ms, noted.first.get(name, reply.at_ms))
-    return noted
+        if found and (notes_all or book.for_conversation(*found).rules.idle_after_ms):
+            found = reply_belongs(reply, book, aliases) or found
+            rules = book.for_conversation(*found).rules
+            is_typed = isinstance(reply, HumanReply) and (reply.app is None or rules.is_inbox(reply.app))
+            yield NotedReply(str(found.conversation), reply.at_ms, is_typed, bool(rules.idle_after_ms))
 
 
 def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:

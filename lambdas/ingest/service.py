@@ -39,7 +39,6 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
@@ -65,8 +64,7 @@ class Ingest:
         bus: EventBus,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: TakeoversTable,
-        idle: IdleTable,
+        takeovers: IdleTable,
         dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
@@ -83,9 +81,9 @@ class Ingest:
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
         self._bus = bus
-        self._idle = idle
-        self._buffering = Buffering(lane, bus, idle, clock)
-        self._hand_offs = HandOffs([lane], bus, takeovers, idle, has_queue=HANDOFF in book.queues, clock=clock)
+        self._takeovers = takeovers
+        self._buffering = Buffering(lane, bus, takeovers, clock)
+        self._hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
@@ -232,14 +230,14 @@ class Ingest:
         return Response(200, to_json(done.summary()), unreadable=intake.ignored["unreadable"])
 
     def _note_replies(self, platform: Platform, intake: Intake) -> None:
-        """Note when the platform sent the business's replies, for the counts of gaps and of silence. Nothing else
-        depends on this."""
+        """Note when the business replied, for the counts of gaps and of silence. Nothing else depends on this."""
         try:
             noted = noted_replies(intake, self._book, self._aliases, notes_all=self._notes_replies)
-            for conversation in self._while_time_is_left(islice(noted.first, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
-                self._lane.note_reply(conversation, at_ms=noted.first[conversation])
-            for conversation in self._while_time_is_left(islice(noted.last, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
-                self._idle.move(conversation, noted.last[conversation])
+            for reply in self._while_time_is_left(islice(noted, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
+                if not reply.is_typed:
+                    self._lane.note_reply(reply.conversation, at_ms=reply.at_ms)
+                if reply.has_steps:
+                    self._takeovers.note_reply(reply.conversation, at_ms=min(reply.at_ms, self._clock()))
         except MessageBufferError as error:
             self._telemetry.info("replies not noted", platform=platform.name, reason=str(error))
 

@@ -27,8 +27,8 @@ def _parts() -> tuple[Watchdog, Telemetry]:
     lane = open_valkey_lane(settings.valkey, telemetry)
     max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
     fallback = [open_dynamodb_lane(settings.dynamodb_lane)] if settings.dynamodb_lane else []
-    idle, bus = IdleTable(settings.idle_table, telemetry), EventBus(settings.event_bus)
-    idle_pass = partial(idle.run_pass, [lane, *fallback], bus)
+    table, bus = IdleTable(settings.takeovers_table), EventBus(settings.event_bus)
+    idle_pass = partial(table.run_pass, [lane, *fallback], bus, telemetry)
     return Watchdog(lane, telemetry, idle_pass, max_step_ms=max_step_ms), telemetry
 
 

@@ -1,10 +1,10 @@
-"""The watchdog: puts back conversations whose claim or token has expired, starts missing processors, and finds
-customers who fell silent."""
+"""The watchdog: puts back expired claims and tokens, starts missing processors, and finds customers who fell silent."""
 
 from collections.abc import Callable
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
+from message_buffer.events.idle import IdlePass
 from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import WATCHDOG_PASS_MS
@@ -21,7 +21,7 @@ class Watchdog:
         self,
         lane: ValkeyLane,
         telemetry: Telemetry,
-        idle_pass: Callable[[Callable[[], bool]], None],
+        idle_pass: IdlePass,
         *,
         max_step_ms: int,
         clock: Clock = system_clock,

@@ -141,7 +141,12 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
-        self._idle.begin(conversation, taken, content, before=time.require_a_call)
+        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
+            time.require_a_call()
+            try:
+                self._idle.begin_steps(conversation, taken, content, now_ms=self._clock())
+            except SendFailed as error:
+                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         if self._gap_counts:
             self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
@@ -201,7 +206,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         DeadLetterQueue(settings.dead_letter_queue_url),
         telemetry,
         queues=BatchQueues(settings.queues),
-        idle=IdleTable(settings.idle_table, telemetry),
+        idle=IdleTable(settings.takeovers_table),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
         gap_counts=gap_counts,

@@ -305,21 +305,20 @@ _Apps = Annotated[
 ]
 
 
-def _legal_steps(steps: tuple[int, ...]) -> tuple[int, ...]:
-    if not all(low < high for low, high in zip((MINUTE_MS - 1, *steps), (*steps, MAX_IDLE_MS + 1), strict=True)):
-        raise ValueError("they do not rise, or one is too short or too long")
+def _rising(steps: tuple[int, ...]) -> tuple[int, ...]:
+    if list(steps) != sorted(set(steps)):
+        raise ValueError("they do not rise")
     return steps
 
 
 _Steps = Annotated[
-    tuple[int, ...],
+    tuple[Annotated[int, Field(ge=MINUTE_MS, le=MAX_IDLE_MS)], ...],
     Field(
         strict=False,
         max_length=MAX_IDLE_STEPS,
-        description=f"a list of at most {MAX_IDLE_STEPS} rising whole numbers of milliseconds"
-        f" from {MINUTE_MS} to {MAX_IDLE_MS}",
+        description=f"at most {MAX_IDLE_STEPS} rising whole numbers of milliseconds from {MINUTE_MS} to {MAX_IDLE_MS}",
     ),
-    AfterValidator(_legal_steps),
+    AfterValidator(_rising),
 ]
 
 

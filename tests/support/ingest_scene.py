@@ -34,7 +34,6 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
-from tests.support.idle import FakeIdle
 from tests.support.platforms import HOST, OBJECTS, body_of, content_type, signed
 from tests.support.takeovers import FakeTakeovers
 
@@ -177,7 +176,6 @@ class Scene:
         self.bus = FakeBus()
         self.rules = FakeRules()
         self.takeovers = FakeTakeovers()
-        self.idle = FakeIdle()
         self.dead_letters = FakeQueue()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
@@ -190,7 +188,6 @@ class Scene:
                 self.rules, stage_rules or {}, self.telemetry, queues=queues, quota=quota, clock=engine.clock
             ),
             takeovers=self.takeovers,
-            idle=self.idle,
             progress=FakeProgress(),
             dead_letters=self.dead_letters,
             clock=engine.clock,

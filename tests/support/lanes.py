@@ -19,7 +19,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
-from tests.support.idle import FakeIdle
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE, WindowScene
 
 MAX_ATTEMPTS = 5
@@ -57,7 +57,7 @@ class RunningValkeyLane:
                 *destinations,
                 telemetry,
                 queues=self.queues,
-                idle=FakeIdle(),
+                idle=FakeTakeovers(),
                 max_event_bytes=256_000,
                 max_attempts=MAX_ATTEMPTS,
                 clock=engine.clock,

@@ -36,8 +36,8 @@ from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock, accepted, payload
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
-from tests.support.idle import FakeIdle
 from tests.support.table_service import OURS, answering_without_http, empty
+from tests.support.takeovers import FakeTakeovers
 
 TABLE = "holding"
 CONVERSATION = "default/generic/shop/ann"
@@ -191,7 +191,7 @@ class WindowScene:
         self.triggers = Triggers(self.clock, self.wire)
         self.bus, self.objects, self.letters = WiredBus(self.wire), FakeObjects(), FakeQueue()
         self.queues = FakeBatchQueues()
-        self.idle: IdleTable = FakeIdle()
+        self.idle: IdleTable = FakeTakeovers()
         self.telemetry = RecordedTelemetry()
         self.lane = self.new_lane()
         self.processor = self.new_processor()

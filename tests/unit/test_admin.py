@@ -51,7 +51,6 @@ from tests.support.fakes import (
     valkey_lane,
 )
 from tests.support.gaps import counts_of
-from tests.support.idle import FakeIdle
 from tests.support.takeovers import FakeTakeovers
 
 INGEST = "ingest"
@@ -197,7 +196,6 @@ class Desk:
         self.of_queues: dict[str, DeadLetterQueue] = {}
         self.objects = FakeObjects()
         self.takeovers = FakeTakeovers()
-        self.idle = FakeIdle()
         self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
@@ -218,10 +216,10 @@ class Desk:
             clock=self.engine.clock,
         )
         hand_offs = HandOffs(
-            [lane], self.bus, self.takeovers, self.idle, has_queue=self.has_handoff_queue, clock=self.engine.clock
+            [lane], self.bus, self.takeovers, has_queue=self.has_handoff_queue, clock=self.engine.clock
         )
         operations = operations_of(
-            Conversations(lane, self.bus, hand_offs, self.idle, agent_of=rules.agent_of, clock=self.engine.clock),
+            Conversations(lane, self.bus, hand_offs, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(
                 {BUFFER: self.queue, **self.of_queues},
@@ -232,13 +230,7 @@ class Desk:
             forgetting=Forgetting(
                 [lane, *self.fallback],
                 Places(
-                    self.table,
-                    self.objects,
-                    [self.queue, self.queue_letters],
-                    self.takeovers,
-                    self.idle,
-                    AGES_OUT,
-                    self.aliases,
+                    self.table, self.objects, [self.queue, self.queue_letters], self.takeovers, AGES_OUT, self.aliases
                 ),
                 bus=self.bus,
                 time_left=lambda: self.time_left_ms,

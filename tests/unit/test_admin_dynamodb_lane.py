@@ -24,7 +24,6 @@ from message_buffer.limits import DAY_MS
 from message_buffer.messages.message import Message, encode
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
-from tests.support.idle import FakeIdle
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, RULES, SILENCE_MS, WINDOW_MS, WindowScene
 
@@ -41,8 +40,7 @@ class Desk:
         self.conversations = Conversations(
             valkey,
             self.bus,
-            HandOffs(lanes, self.bus, FakeTakeovers(), FakeIdle(), clock=window.clock),
-            FakeIdle(),
+            HandOffs(lanes, self.bus, FakeTakeovers(), clock=window.clock),
             dynamodb_lane=window.lane,
             clock=window.clock,
         )

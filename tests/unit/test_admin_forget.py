@@ -23,7 +23,6 @@ OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
     (
         "waiting", "frozen", "rules", "aliases", "takeovers", "objects", "deadLetters", "messagesInDeadLetters",
-        "idle",
     ),
     0,
 )  # fmt: skip
@@ -57,13 +56,12 @@ def fill(desk: Desk) -> None:
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
         desk.aliases.link(name, f"{name}-id")
-        desk.idle.items.add(name)
     desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
 
 
 HELD = {
     "waiting": 1, "frozen": 1, "rules": 1, "aliases": 2, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
-    "takeovers": 1, "idle": 1,
+    "takeovers": 1,
 }  # fmt: skip
 
 
@@ -72,7 +70,6 @@ def everything(desk: Desk) -> Json:
         "valkey": desk.engine.settle(),
         "rules": dict(desk.table.items),
         "takeovers": dict(desk.takeovers.states),
-        "idle": set(desk.idle.items),
         "objects": dict(desk.objects.kept),
         "letters": list(desk.queue.letters),
     }
@@ -138,7 +135,7 @@ def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
     desk.engine.clock.advance(first["againInMs"])
     desk.engine.send(NAME, "m2")
     again = desk.result("conversation.forget", conversation=NAME, at=first["at"])
-    assert again["counts"] == {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1, "idle": 0}
+    assert again["counts"] == {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1}
     assert (again["at"], again["againInMs"]) == (first["at"], None)
     assert list(desk.objects.kept) == [newer]
     assert ["new" in each.body for each in desk.queue.letters] == [True]

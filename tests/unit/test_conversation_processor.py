@@ -44,8 +44,8 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
-from tests.support.idle import FakeIdle
 from tests.support.invariants import assert_invariants
+from tests.support.takeovers import FakeTakeovers
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -72,7 +72,7 @@ class Scene:
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.queues = FakeBatchQueues(*queues)
-        self.idle = FakeIdle()
+        self.idle = FakeTakeovers()
         self.emission = Emission(
             self.bus,
             self.objects,

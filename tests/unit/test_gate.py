@@ -35,7 +35,6 @@ from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.takeovers import takeovers_table
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
-from tests.support.idle import FakeIdle
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene
 
@@ -43,7 +42,7 @@ HOLD_MS = 60_000
 NEEDS_AN_END = "This stage has no queue handoff, so a hand-off is a hold, and needs an end within 24 h."
 OF_OPERATORS = {
     *operators_operations_of(
-        Conversations(None, FakeBus(), HandOffs.__new__(HandOffs), FakeIdle()),
+        Conversations(None, FakeBus(), HandOffs.__new__(HandOffs)),
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),
@@ -59,7 +58,7 @@ CONTEXT = SimpleNamespace(aws_request_id="r-1")
 def gate_of(
     valkey: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None, clock: Clock = system_clock
 ) -> Gate:
-    return Gate(valkey, FakeBus(), FakeTakeovers(), FakeIdle(), dynamodb_lane=dynamodb_lane, clock=clock)
+    return Gate(valkey, FakeBus(), FakeTakeovers(), dynamodb_lane=dynamodb_lane, clock=clock)
 
 
 class Function(Functions):
@@ -243,11 +242,9 @@ class HandOffScene:
         self.has_queue = has_queue
         self.clock, self.bus, self.lanes = engine.clock, FakeBus(), (engine.store, window.lane)
         self.valkey, self.window_lane, self.takeovers = valkey_lane(engine.store), window.lane, FakeTakeovers()
-        self.idle = FakeIdle()
         gate = Gate(
-            self.valkey, self.bus, self.takeovers, self.idle,
-            dynamodb_lane=window.lane, has_queue=has_queue, clock=engine.clock,
-        )  # fmt: skip
+            self.valkey, self.bus, self.takeovers, dynamodb_lane=window.lane, has_queue=has_queue, clock=engine.clock
+        )
         self.function = Function(gate)
 
     def result(self, verb: str, **fields: object) -> Json:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.gate.service import Gate
 from message_buffer.errors import SendFailed
-from message_buffer.events import idle as module
 from message_buffer.events.emission import Emission
 from message_buffer.events.idle import IDLE, MAX_STEP_EARLY_MS, IdleTable
 from message_buffer.json_object import Json
@@ -27,10 +26,10 @@ from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
-from tests.support.idle import NAME, make_table
-from tests.support.takeovers import FakeTakeovers
+from tests.support.takeovers import make_takeovers_table
 from tests.support.window import AMPLE, MAX_ATTEMPTS, WindowScene, make_message_table
 
+NAME = "takeovers"
 ANN = "acme/whatsapp/106540352242922/4917012345678"
 RULES = Rules(silence_ms=1_000, typing_inference_ms=0)
 STEPS = {"none": None, "one": [60_000], "two": [90_000, 150_000]}
@@ -65,7 +64,7 @@ class Table(IdleTable):
     """The real table, whose caller may be killed before and after each write."""
 
     def __init__(self, scene: "Scene") -> None:
-        super().__init__(NAME, scene.telemetry, clock=scene.clock)
+        super().__init__(NAME)
         self._scene = scene
 
     def _asked(self, doing: str, call: str, request: dict[str, Any]) -> Any:
@@ -102,7 +101,6 @@ class Scene:
         self.processor = ConversationProcessor(
             lane=self.valkey, emission=emission, telemetry=self.telemetry, clock=self.clock, random=lambda: 0.0
         )
-        self.takeovers = FakeTakeovers()
 
     def write(self) -> None:
         """Kill the caller if its time has come."""
@@ -133,10 +131,7 @@ class Scene:
     def gate(self, verb: str, **fields: Any) -> Json:
         # A new instance each time, because an instance looks only twice a minute whether the stage has any steps.
         self.idle._looked_at_ms = 0
-        gate = Gate(
-            self.valkey, self.bus, self.takeovers, self.idle, dynamodb_lane=self.window.lane,
-            has_queue=True, clock=self.clock,
-        )  # fmt: skip
+        gate = Gate(self.valkey, self.bus, self.idle, dynamodb_lane=self.window.lane, has_queue=True, clock=self.clock)
         answer: Json = self.repeated(lambda: getattr(gate, verb)({"by": "bot", "conversation": ANN, **fields}))
         return answer
 
@@ -169,7 +164,7 @@ class Scene:
     def _stop(self) -> None:
         for lane in self.lanes:
             lane.cancel_buffer(ANN)
-        self.idle.cancel(ANN)
+        self.idle.end_steps(ANN, now_ms=self.clock())
 
     def work(self) -> None:
         """Let the processors work, and make a pass if it is time, in processes of their own."""
@@ -180,7 +175,10 @@ class Scene:
             self.window.run()
         if self.clock() % WATCHDOG_PASS_MS < 5_000:
             with suppress(Killed):
-                self.idle.run_pass(self.lanes, self.bus, lambda: True)
+                self.run_pass()
+
+    def run_pass(self, *, has_time: bool = True) -> None:
+        self.idle.run_pass(self.lanes, self.bus, self.telemetry, lambda: has_time, clock=self.clock)
 
     def pass_time(self, ms: int) -> None:
         until_ms = self.clock() + ms
@@ -204,7 +202,7 @@ def engine_of_fakes() -> Engine:
 @pytest.fixture
 def scene(database: Any) -> Scene:
     make_message_table(database)
-    make_table(database)
+    make_takeovers_table(database, NAME)
     return Scene(engine_of_fakes())
 
 
@@ -282,7 +280,7 @@ def require_the_last_steps(scene: Scene, *, is_exact: bool) -> None:
 @given(acts=ACTS)
 def test_each_step_that_is_reached_is_published_and_no_other(database: Any, acts: list[Act]) -> None:
     make_message_table(database)
-    make_table(database)
+    make_takeovers_table(database, NAME)
     scene = Scene(engine_of_fakes())
     for act in acts:
         scene.pass_time(act.after_ms)
@@ -317,7 +315,8 @@ def test_the_steps_count_from_the_emission_and_then_from_the_reply(scene: Scene,
     (first, _) = scene.events()
     assert (first["agent"], first["steps"], first["replyUntil"]) == ("sales", 2, scene.records[0].at_ms + DAY_MS)
     scene.pass_time(300_000)
-    assert (scene.idle_steps(), scene.idle.count(ANN)) == ([1, 2], 0)
+    assert scene.idle_steps() == [1, 2]
+    assert not scene.idle.is_used(scene.clock()), "no pass looks at the conversation again"
 
 
 @pytest.mark.parametrize("how", ["hold", "handoff", "complete", "forget", "stop"])
@@ -349,7 +348,7 @@ def test_a_message_that_waits_in_either_lane_ends_the_steps(scene: Scene, lane: 
     for each in scene.lanes:
         each.hold_buffer(ANN, holder="people", cause="x", hold_ms=1)
     scene.clock.advance(60_000)  # the message is due, and no function has emitted it
-    scene.idle.run_pass(scene.lanes, scene.bus, lambda: True)
+    scene.run_pass()
     scene.pass_time(600_000)
     assert scene.idle_steps() == []
 
@@ -395,7 +394,7 @@ def test_an_item_has_at_most_200_bytes(scene: Scene, monkeypatch: pytest.MonkeyP
     scene.message("most")
     scene.pass_time(10_000)
     item = scene.idle._get("read", {"conversation": ANN})
-    assert {len(item), bytes_of(item) <= 200} == {11, True}
+    assert {len(item), bytes_of(item) <= 200} == {10, True}
 
 
 def bytes_of(value: Any) -> int:
@@ -410,40 +409,64 @@ def bytes_of(value: Any) -> int:
     return sum(len(name) + bytes_of(each) for name, each in value.items())
 
 
-def test_a_pass_reads_a_bounded_number_of_items(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_STEPS_IN_A_PASS", 8)
+def test_a_pass_ends_when_its_time_is_over(scene: Scene) -> None:
     for number in range(30):
-        times = {"part": number % 2, "at": 1, "last": 1, "step": 1}
+        times = {"idle": "yes", "at": 1, "since": 1, "last": 1, "step": 1}
         scene.idle._put("plant", {"conversation": f"{ANN}{number}", **times, "steps": [60_000]})
-    reads, get = list[str](), IdleTable._get
-
-    def counted(table: IdleTable, doing: str, key: Any) -> Any:
-        reads.append(doing)
-        return get(table, doing, key)
-
-    monkeypatch.setattr(IdleTable, "_get", counted)
-    scene.idle.run_pass(scene.lanes, scene.bus, lambda: True)
-    assert len(reads) == len(scene.events()) == 4  # two of each part that has any
-    scene.idle.run_pass(scene.lanes, scene.bus, lambda: False)
-    assert (len(reads), scene.telemetry.said("idle pass cut") != []) == (4, True)
+    scene.run_pass(has_time=False)
+    assert scene.events() == []
+    scene.run_pass()
+    scene.run_pass()
+    assert len(scene.events()) == 30
 
 
-def test_a_failure_leaves_the_steps_to_the_next_pass(scene: Scene) -> None:
+def test_a_failure_fails_the_pass_and_leaves_the_steps_to_the_next_one(scene: Scene) -> None:
     scene.message("one")
     scene.pass_time(50_000)
+    scene.clock.advance(10_000)
     scene.bus.failures = [SendFailed("put event: Throttling")]
-    scene.pass_time(70_000)
-    assert scene.telemetry.counts["TablesUnreachable"] == 1
+    with pytest.raises(SendFailed):
+        scene.run_pass()
+    scene.pass_time(60_000)
     assert scene.idle_steps() == [1]
 
 
 def test_a_batch_is_emitted_even_if_its_steps_cannot_begin(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_rest: Any) -> None:
-        raise SendFailed("begin idle: AccessDeniedException")
+        raise SendFailed("begin steps: AccessDeniedException")
 
     monkeypatch.setattr(IdleTable, "_asked", refuse)
     scene.message("one")
     scene.pass_time(30_000)
     (event,) = scene.events("messages.batch.ready")
     assert event["attempt"] == 1
-    assert scene.telemetry.counts["TablesUnreachable"] == 1
+    assert [each["reason"] for each in scene.telemetry.said("steps not begun")] == [
+        "begin steps: AccessDeniedException"
+    ]
+
+
+def test_a_takeover_and_the_steps_share_an_item_and_neither_harms_the_other(scene: Scene) -> None:
+    scene.gate("hand_off")
+    scene.message("one")
+    scene.pass_time(100_000)
+    kept = scene.idle._get("read", {"conversation": ANN})
+    assert "at" not in kept, "people have the conversation"
+    scene.gate("hand_back")
+    scene.message("one")
+    scene.pass_time(10_000)
+    assert scene.idle.read(ANN).resumed_at_ms
+    scene.gate("hand_off")
+    assert scene.idle.read(ANN).is_on(scene.clock() + 365 * DAY_MS)
+    assert scene.idle._get("read", {"conversation": ANN})["expires_at"] == kept["expires_at"]
+    scene.pass_time(300_000)
+    assert scene.idle_steps() == []
+
+
+def test_forget_goes_on_with_the_steps_that_an_emission_began_meanwhile(scene: Scene) -> None:
+    scene.message("one")
+    scene.pass_time(10_000)
+    last_at_ms = scene.records[0].at_ms
+    scene.idle.forget_steps(ANN, until_ms=last_at_ms - 1)
+    assert scene.idle.count(ANN) == 1
+    scene.idle.forget_steps(ANN, until_ms=last_at_ms)
+    assert scene.idle.count(ANN) == 0

@@ -38,7 +38,6 @@ ADMIN = AdminSettings(
     rules_table="t",
     takeovers_table="k",
     aliases_table="a",
-    idle_table="i",
     oversize_bucket="o",
     ages_out={"logs": 14},
 )

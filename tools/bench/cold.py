@@ -46,7 +46,7 @@ INGEST = IngestSettings(
     ),
     dynamodb_lane=None, time_is_required=False, event_bus="bus", rules={},
     webhook_secret_id="id",  # noqa: S106 - not the secret itself
-    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", idle_table="idle",
+    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases",
     dead_letter_queue_url="https://dead", whatsapp_queue=None,
 )  # fmt: skip
 VARIABLES = to_variables(INGEST) | {

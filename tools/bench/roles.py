@@ -157,7 +157,7 @@ def emit(given: Given) -> None:
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}")
     starter = ProcessorStarter(_Pipe(), "processor", RecordedTelemetry())
     lane = ValkeyLane(Connection(lambda: connect(address)), SETTINGS, starter)
-    without = EmissionSettings("bus", 256_000, "bucket", 20, "https://dead", "idle")
+    without = EmissionSettings("bus", 256_000, "bucket", 20, "https://dead", "takeovers")
     kinds = [
         ConversationProcessor(lane=lane, emission=open_emission(settings, telemetry), telemetry=telemetry)
         for settings in (without, without._replace(queues={"default": "https://queue"}))
