@@ -67,7 +67,7 @@ class Gate:
         current = seen[asked].generation
         is_newer = current > generation
         if not (is_newer or response["holds"]):
-            # The consumer is about to reply. The counts of gaps need the time, but no consumer needs this call.
+            # The consumer is about to reply. The counts of gaps and of silence need the time, but no consumer does.
             with suppress(MessageBufferError):
                 asked.note_reply(name, at_ms=(now_ms := self._clock()))
                 if self._takeovers.is_used(now_ms):

@@ -210,18 +210,11 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
 
 
-class NotedReply(NamedTuple):
-    conversation: str
-    at_ms: int
-    is_typed: bool
-    """True if a human agent typed it."""
-    has_steps: bool
-    """True if the conversation's rules have `idleAfterMs`."""
-
-
-def noted_replies(intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool) -> Iterator[NotedReply]:
-    """Yield the intake's replies, oldest first. Without `notes_all`, yield only those of conversations with the rule
-    `idleAfterMs`, and ask for no other aliases."""
+def noted_replies(
+    intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool
+) -> Iterator[tuple[str, int, bool, bool]]:
+    """Yield (conversation, time, True if a human agent typed it, True if the rules have `idleAfterMs`) of the intake's
+    replies, oldest first. Without `notes_all`, yield only those with that rule, and ask for no other aliases."""
     replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
     for reply in sorted(replies, key=lambda each: each.at_ms):
         found = reply_belongs(reply, book, None)
@@ -229,7 +222,7 @@ def noted_replies(intake: Intake, book: RuleBook, aliases: Aliases | None, *, no
             found = reply_belongs(reply, book, aliases) or found
             rules = book.for_conversation(*found).rules
             is_typed = isinstance(reply, HumanReply) and (reply.app is None or rules.is_inbox(reply.app))
-            yield NotedReply(str(found.conversation), reply.at_ms, is_typed, bool(rules.idle_after_ms))
+            yield str(found.conversation), reply.at_ms, is_typed, bool(rules.idle_after_ms)
 
 
 def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:

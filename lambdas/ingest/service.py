@@ -233,11 +233,12 @@ class Ingest:
         """Note when the business replied, for the counts of gaps and of silence. Nothing else depends on this."""
         try:
             noted = noted_replies(intake, self._book, self._aliases, notes_all=self._notes_replies)
-            for reply in self._while_time_is_left(islice(noted, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
-                if not reply.is_typed:
-                    self._lane.note_reply(reply.conversation, at_ms=reply.at_ms)
-                if reply.has_steps:
-                    self._takeovers.note_reply(reply.conversation, at_ms=min(reply.at_ms, self._clock()))
+            noted = islice(noted, MAX_REPLIES_NOTED_IN_A_WEBHOOK)
+            for name, at_ms, is_typed, has_steps in self._while_time_is_left(noted):
+                if not is_typed:
+                    self._lane.note_reply(name, at_ms=at_ms)
+                if has_steps:
+                    self._takeovers.note_reply(name, at_ms=min(at_ms, self._clock()))
         except MessageBufferError as error:
             self._telemetry.info("replies not noted", platform=platform.name, reason=str(error))
 

@@ -18,14 +18,9 @@ MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 
 class Watchdog:
     def __init__(
-        self,
-        lane: ValkeyLane,
-        telemetry: Telemetry,
-        idle_pass: IdlePass,
-        *,
-        max_step_ms: int,
-        clock: Clock = system_clock,
-    ) -> None:
+        self, lane: ValkeyLane, telemetry: Telemetry, idle_pass: IdlePass, *,
+        max_step_ms: int, clock: Clock = system_clock,
+    ) -> None:  # fmt: skip
         self._lane = lane
         self._idle_pass = idle_pass
         self._max_step_ms = max_step_ms
@@ -53,9 +48,9 @@ class Watchdog:
                 self._telemetry.count("StoreFailures")
                 self._telemetry.warn("shard not checked", shard=shard, reason=str(error))
         self._report(checked)
-        self._idle_pass(lambda: remaining_ms() >= self._max_step_ms)
         if first_error:
             raise first_error
+        self._idle_pass(lambda: remaining_ms() >= self._max_step_ms)
 
     def _report(self, checked: list[tuple[ShardRecovered, int]]) -> None:
         """Publish one value of each metric for all checked shards together, so that an alarm covers the whole stage."""

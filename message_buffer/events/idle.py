@@ -46,8 +46,8 @@ class IdleTable(TakeoversTable):
         """Begin the steps after a batch, unless they were begun or ended already, or people have the conversation."""
         steps = content.idle_after_ms
         values: Values = {
-            "idle": "yes", "at": now_ms + steps[0], "last": taken.last_at_ms,
-            "since": now_ms, "step": 1, "steps": steps, "agent": content.agent or "",
+            "idle": "yes", "at": now_ms + steps[0], "last": taken.last_at_ms, "since": now_ms, "step": 1,
+            "steps": steps, "agent": content.agent or "",
             "window": reply_until_ms(parse_conversation_id(conversation), content.last_sent_at_ms) or 0,
             "expires_at": (now_ms + STEPS_KEPT_MS) // SECOND_MS,
         }  # fmt: skip
@@ -87,9 +87,7 @@ class IdleTable(TakeoversTable):
     ) -> None:
         """Publish the steps whose time has come. If a lane, the table or the bus fails, the next pass goes on."""
         until_ms = clock() + MAX_STEP_EARLY_MS
-        found = expressions(
-            {"idle": "yes", "until": until_ms}, KeyConditionExpression="#idle = :idle AND #at <= :until"
-        )
+        found = expressions({"idle": "yes", "to": until_ms}, KeyConditionExpression="#idle = :idle AND #at <= :to")
         due = self._pages("list steps", "query", {"IndexName": BY_TIME, **found})
         while has_time() and (names := [text(each, "conversation") for each in islice(due, MAX_ENTRIES_IN_A_CALL)]):
             reached = {name: item for name in names if (item := self._reached(name, lanes, until_ms))}
@@ -128,12 +126,7 @@ def _waits(item: Item) -> list[int]:
 
 
 def _event(name: str, item: Item) -> str:
-    last_at_ms, step = number(item, "last"), number(item, "step")
-    fields = {
-        "id": f"{name}:{last_at_ms}:{step}",
-        "step": step,
-        "steps": len(_waits(item)),
-        "lastMessageAt": last_at_ms,
-    }
+    last_ms, step = number(item, "last"), number(item, "step")
+    fields = {"id": f"{name}:{last_ms}:{step}", "step": step, "steps": len(_waits(item)), "lastMessageAt": last_ms}
     fields |= {"replyUntil": number(item, "window")} if number(item, "window") else {}
     return conversation_event(parse_conversation_id(name), text(item, "agent") or None, number(item, "at"), fields)

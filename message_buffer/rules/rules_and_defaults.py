@@ -305,20 +305,14 @@ _Apps = Annotated[
 ]
 
 
-def _rising(steps: tuple[int, ...]) -> tuple[int, ...]:
-    if list(steps) != sorted(set(steps)):
-        raise ValueError("they do not rise")
-    return steps
-
-
 _Steps = Annotated[
     tuple[Annotated[int, Field(ge=MINUTE_MS, le=MAX_IDLE_MS)], ...],
     Field(
         strict=False,
         max_length=MAX_IDLE_STEPS,
-        description=f"at most {MAX_IDLE_STEPS} rising whole numbers of milliseconds from {MINUTE_MS} to {MAX_IDLE_MS}",
+        description=f"a list of at most {MAX_IDLE_STEPS} numbers of milliseconds from {MINUTE_MS} to {MAX_IDLE_MS}",
     ),
-    AfterValidator(_rising),
+    AfterValidator(lambda steps: tuple(sorted({*steps}))),
 ]
 
 
