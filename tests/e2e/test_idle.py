@@ -19,7 +19,7 @@ HALF_AN_HOUR_MS = 1_800_000
 def fall_silent(stage: LocalStage) -> None:
     talk, rules = Talk(stage), json.dumps({"idleAfterMs": [HALF_AN_HOUR_MS]})
     dynamodb = stage.outputs.client("dynamodb")
-    (table,) = (name for name in dynamodb.list_tables()["TableNames"] if "-Idle" in name)
+    (table,) = (name for name in dynamodb.list_tables()["TableNames"] if "-Takeovers" in name)
     scope = f"conversation:default/generic/shop/{talk.name}"
     assert bufferctl(["--outputs", str(stage.stage.outputs_file), "rules", "set", scope, rules]) == 0
     time.sleep(11)  # until every instance of ingest has the rule
@@ -36,9 +36,9 @@ def fall_silent(stage: LocalStage) -> None:
         dynamodb.update_item(
             TableName=table,
             Key=key,
-            UpdateExpression="SET #at = :now",
-            ExpressionAttributeNames={"#at": "at"},
-            ExpressionAttributeValues={":now": item["since"]},
+            UpdateExpression="SET #at = #since, #since = #since - :wait",
+            ExpressionAttributeNames={"#at": "at", "#since": "since"},
+            ExpressionAttributeValues={":wait": {"N": str(HALF_AN_HOUR_MS)}},
         )
         found = inbox.wait_until(
             lambda all_of: any(each.batch["conversationId"] == talk.conversation_id for each in all_of),

@@ -411,8 +411,8 @@ def bytes_of(value: Any) -> int:
 
 def test_a_pass_ends_when_its_time_is_over(scene: Scene) -> None:
     for number in range(30):
-        times = {"idle": "yes", "at": 1, "since": 1, "last": 1, "step": 1}
-        scene.idle._put("plant", {"conversation": f"{ANN}{number}", **times, "steps": [60_000]})
+        times = {"at": 1, "since": 1, "last": 1, "step": 1}
+        scene.idle._put("plant", {"conversation": f"{ANN}{number}", "idle": "yes", "steps": [60_000], **times})
     scene.run_pass(has_time=False)
     assert scene.events() == []
     scene.run_pass()
