@@ -19,11 +19,13 @@ from message_buffer.events.emission import Emission
 from message_buffer.events.idle import IDLE, MAX_STEP_EARLY_MS, IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, WATCHDOG_PASS_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
+from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import make_takeovers_table
@@ -460,6 +462,23 @@ def test_a_takeover_and_the_steps_share_an_item_and_neither_harms_the_other(scen
     assert scene.idle._get("read", {"conversation": ANN})["expires_at"] == kept["expires_at"]
     scene.pass_time(300_000)
     assert scene.idle_steps() == []
+
+
+def test_an_older_reply_that_is_reported_late_does_not_make_the_step_earlier(scene: Scene) -> None:
+    scene.message("two")
+    scene.pass_time(10_000)
+    since_ms = int(scene.idle._get("read", {"conversation": ANN})["since"]["N"])
+    for at_ms in (since_ms + 5_000, since_ms + 1_000, since_ms - 60_000):
+        scene.idle.note_reply(ANN, at_ms=at_ms)
+    assert int(scene.idle._get("read", {"conversation": ANN})["since"]["N"]) == since_ms + 5_000
+
+
+def test_a_batch_that_a_takeover_overtook_begins_no_steps_and_keeps_the_takeover(scene: Scene) -> None:
+    scene.idle.save(ANN, Takeover(version=1, until_ms=NO_END_MS), now_ms=scene.clock())
+    kept = scene.idle._get("read", {"conversation": ANN})
+    scene.message("one")
+    scene.pass_time(100_000)
+    assert scene.idle._get("read", {"conversation": ANN}) == kept
 
 
 def test_forget_goes_on_with_the_steps_that_an_emission_began_meanwhile(scene: Scene) -> None:

@@ -80,6 +80,13 @@ def test_apps_are_ids_of_digits_and_people_type_only_in_those_of_the_inbox() -> 
         assert layer_refusal(inboxApps=wrong)[0].startswith("inboxApps")
 
 
+def test_steps_of_silence_are_sorted_and_within_the_bounds() -> None:
+    rules = Rules.model_validate({"idleAfterMs": [604_800_000, 60_000, 60_000]})
+    assert rules.idle_after_ms == (60_000, 604_800_000)
+    for wrong in ([59_999], [604_800_001], ["60000"], [True], [6e4], list(range(60_000, 60_006)), 60_000, None):
+        assert layer_refusal(idleAfterMs=wrong)[0].startswith("idleAfterMs"), wrong
+
+
 @pytest.mark.case(9)
 @pytest.mark.parametrize("field", MILLISECONDS + COUNTS)
 def test_only_whole_numbers_within_the_bounds_are_accepted(field: str) -> None:
