@@ -333,6 +333,27 @@ def test_what_ends_the_steps_ends_them_even_if_the_batch_is_emitted_again(scene:
     assert scene.idle_steps() == []
 
 
+@pytest.mark.parametrize("how", ["hold", "handoff", "complete", "forget", "stop"])
+def test_what_ends_the_steps_ends_them_for_good(scene: Scene, how: str) -> None:
+    scene.message("two")
+    scene.pass_time(10_000)
+    scene.cancel(how)
+    scene.pass_time(600_000)
+    assert scene.idle_steps() == []
+
+
+def test_no_step_is_published_while_its_batch_is_still_being_emitted(scene: Scene) -> None:
+    scene.message("one")
+    scene.pass_time(995)
+    scene.kill_at = 4  # after the steps have begun, and before the batch is completed
+    scene.pass_time(5)
+    scene.clock.advance(60_000)
+    scene.run_pass()
+    assert scene.idle_steps() == []
+    scene.pass_time(60_000)
+    assert scene.idle_steps() == [1]
+
+
 def test_a_run_that_dies_after_an_event_repeats_it_under_the_same_id(scene: Scene) -> None:
     scene.message("one")
     scene.pass_time(30_000)
