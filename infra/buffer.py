@@ -30,7 +30,7 @@ from .function import Function, Placement, Runtime, keep_identity, source_code
 from .queues import camel_case, make_queues
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
-from .storage import OversizeBucket, QueueConstruct, SecretConstruct, TableConstruct, key_of_logged_ids
+from .storage import IDLE_BY_TIME, OversizeBucket, QueueConstruct, SecretConstruct, TableConstruct, key_of_logged_ids
 from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
@@ -88,9 +88,10 @@ class BufferStack(StageStack):
         )
         # The rules that operators change. The table is small, so a function reads all of it.
         self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope", expires_by="expires_at")
-        # The conversations that human agents answer (`message_buffer/takeovers/`), and the progress of large webhooks
-        # (`lambdas/ingest/progress.py`).
+        # The conversations that human agents answer (`message_buffer/takeovers/`), the customers who may fall silent
+        # (`message_buffer/events/idle.py`), and the progress of large webhooks (`lambdas/ingest/progress.py`).
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
+        self.takeovers_table.add_index(IDLE_BY_TIME, partition_key="idle", time="at")
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
         # How long authors are silent before they go on, by scope and week (`message_buffer/tuning/`).
@@ -109,6 +110,7 @@ class BufferStack(StageStack):
             oversize_bucket=self.oversize.bucket_name,
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
+            takeovers_table=self.takeovers_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
             tuning=TuningSettings(
                 self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms, config.tune.learn
@@ -120,8 +122,11 @@ class BufferStack(StageStack):
         self.dynamodb_lane = (
             DynamoDbLaneResources(self, runtime=self._runtime, emission=emission) if config.has_dynamodb_lane else None
         )
+        fallback = self.dynamodb_lane.settings if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission) if valkey else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission, fallback=fallback)
+            if valkey
+            else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)

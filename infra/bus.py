@@ -25,6 +25,7 @@ EVENTS = {
     "messages.conversation.forgotten": "ConversationForgotten",
     "messages.conversation.handed_back": "ConversationHandedBack",
     "messages.conversation.handed_off": "ConversationHandedOff",
+    "messages.conversation.idle": "ConversationIdle",
     "messages.operator.acted": "OperatorActed",
     "messages.reply.failed": "ReplyFailed",
     "messages.reply.sent": "ReplySent",

@@ -109,6 +109,7 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
+    takeovers_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
     tuning: TuningSettings | None = None
@@ -174,11 +175,16 @@ class DynamoDbProcessorSettings(NamedTuple):
     log: LogSettings
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
+    is_alone: bool
+    """True in a stage without the Valkey lane, whose watchdog would look for customers who fell silent."""
 
 
 class WatchdogSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings
+    dynamodb_lane: DynamoDbLaneSettings | None
+    event_bus: str
+    takeovers_table: str
 
 
 class AdminSettings(NamedTuple):

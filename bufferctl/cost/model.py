@@ -342,7 +342,8 @@ def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
     part, written = "rules, aliases", used("alias_writes") * traffic.batches / MILLION
     reads = traffic.webhooks * used("cold_share") * ceil(used("rules_bytes") / READ_BYTES)
     reads += _once_in(limits.MIN_MS_BETWEEN_RULES_CHECKS, config, traffic) + used("alias_reads") * traffic.batches
-    how = "cold starts x all rules + instances x checks + batches x aliases"
+    reads += PASSES / 2  # each pass looks for customers who fell silent, with half a read
+    how = "cold starts x all rules + instances x checks + batches x aliases + passes / 2"
     return [
         Line(part, "DynamoDB: reads of rules, aliases", "dynamodb_read", reads / MILLION, how),
         Line(part, "DynamoDB: writes of aliases", "dynamodb_write", written, "batches x share of new authors"),

@@ -24,13 +24,13 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EVENT_VERSION, EventBus
 from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.tuning_table import TuningTable
 
@@ -59,7 +59,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
-    takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
+    takeovers = IdleTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = {BUFFER: DeadLetterQueue(settings.dead_letter_queue_url)}
     dead_letters |= zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True)
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.

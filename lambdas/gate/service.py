@@ -8,6 +8,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, StoreError, TooManyHolds
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS, HandOffs, Initiator
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
@@ -16,7 +17,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import mend_id
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 
 class Gate:
@@ -26,7 +26,7 @@ class Gate:
         self,
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
-        takeovers: TakeoversTable,
+        takeovers: IdleTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         has_queue: bool = False,
@@ -67,9 +67,11 @@ class Gate:
         current = seen[asked].generation
         is_newer = current > generation
         if not (is_newer or response["holds"]):
-            # The consumer is about to reply. The counts of gaps need the time, but no consumer needs this call.
+            # The consumer is about to reply. The counts of gaps and of silence need the time, but no consumer does.
             with suppress(MessageBufferError):
-                asked.note_reply(name, at_ms=self._clock())
+                asked.note_reply(name, at_ms=(now_ms := self._clock()))
+                if self._takeovers.is_used(now_ms):
+                    self._takeovers.note_reply(name, at_ms=now_ms)
         return {"current": current, "newer": is_newer, **response}
 
     def hold(self, fields: Json) -> Json:
@@ -87,6 +89,7 @@ class Gate:
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise
+        self._takeovers.end_steps(name, now_ms=self._clock())
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:

@@ -128,7 +128,7 @@ def _prepare_one(
             if rules.learned and is_typed:
                 waits = rules.learned.name + rules.learned.waits_of(message.text, message.received_at)
             route = {"agent": agent, "queue": queue, "traceparent": intake.traceparent}
-            payload = _payload_of(message, **route, learned_waits=waits)
+            payload = _payload_of(message, rules, **route, learned_waits=waits)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -139,7 +139,7 @@ def _prepare_one(
             new_timing = timing_of(message, rules) if message.attachments else None
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
             change = update._replace(conversation=conversation)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            payload = _payload_of(message, rules, agent=agent, queue=queue, traceparent=intake.traceparent)
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             texts = (update.message_id, *(getattr(update, name, None) for name in ("author", "emoji")))
@@ -189,10 +189,11 @@ def update_belongs(
     return Belongs(conversation, agent)
 
 
-def _payload_of(message: Message, **route: str | None) -> bytes:
+def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
     """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
-    trace, and its learned waits."""
-    known = {name: value for name, value in route.items() if value is not None}
+    trace, its learned waits, and the steps after its batch."""
+    found = {**route, "idle_after_ms": rules.idle_after_ms or None}
+    known = {name: value for name, value in found.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
 
 
@@ -212,21 +213,19 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
 
 
-def first_replies(intake: Intake, book: RuleBook, aliases: Aliases | None) -> dict[str, int]:
-    """Return by conversation when the first of the intake's replies was sent that no human agent typed."""
-    first: dict[str, int] = {}
+def noted_replies(
+    intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool
+) -> Iterator[tuple[str, int, bool, bool]]:
+    """Yield (conversation, time, True if a human agent typed it, True if the rules have `idleAfterMs`) of the intake's
+    replies, oldest first. Without `notes_all`, yield only those with that rule, and ask for no other aliases."""
     replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
-    for reply in replies:
-        found = reply_belongs(reply, book, aliases)
-        if found is None:
-            continue
-        if isinstance(reply, HumanReply) and (
-            reply.app is None or book.for_conversation(*found).rules.is_inbox(reply.app)
-        ):
-            continue
-        name = str(found.conversation)
-        first[name] = min(reply.at_ms, first.get(name, reply.at_ms))
-    return first
+    for reply in sorted(replies, key=lambda each: each.at_ms):
+        found = reply_belongs(reply, book, None)
+        if found and (notes_all or book.for_conversation(*found).rules.idle_after_ms):
+            found = reply_belongs(reply, book, aliases) or found
+            rules = book.for_conversation(*found).rules
+            is_typed = isinstance(reply, HumanReply) and (reply.app is None or rules.is_inbox(reply.app))
+            yield str(found.conversation), reply.at_ms, is_typed, bool(rules.idle_after_ms)
 
 
 def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:

@@ -19,7 +19,7 @@ from lambdas.ingest.human_replies import hand_off_all
 from lambdas.ingest.messages_put_aside import MessagesPutAside
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Intake, Platform, Signer, TooManyItems, Webhook, to_json
-from lambdas.ingest.preparation import Belongs, belongs, first_replies, prepare
+from lambdas.ingest.preparation import Belongs, belongs, noted_replies, prepare
 from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
@@ -32,13 +32,13 @@ from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLa
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
@@ -64,7 +64,7 @@ class Ingest:
         bus: EventBus,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: TakeoversTable,
+        takeovers: IdleTable,
         dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
@@ -81,7 +81,8 @@ class Ingest:
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
         self._bus = bus
-        self._buffering = Buffering(lane, bus, clock)
+        self._takeovers = takeovers
+        self._buffering = Buffering(lane, bus, takeovers, clock)
         self._hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
@@ -231,13 +232,15 @@ class Ingest:
         return Response(200, to_json(done.summary()), unreadable=intake.ignored["unreadable"])
 
     def _note_replies(self, platform: Platform, intake: Intake) -> None:
-        """Note when the platform sent the business's replies, for the counts of gaps. Nothing else depends on this."""
-        if not self._notes_replies:
-            return
+        """Note when the business replied, for the counts of gaps and of silence. Nothing else depends on this."""
         try:
-            first = first_replies(intake, self._book, self._aliases)
-            for conversation in self._while_time_is_left(islice(first, MAX_REPLIES_NOTED_IN_A_WEBHOOK)):
-                self._lane.note_reply(conversation, at_ms=first[conversation])
+            noted = noted_replies(intake, self._book, self._aliases, notes_all=self._notes_replies)
+            noted = islice(noted, MAX_REPLIES_NOTED_IN_A_WEBHOOK)
+            for name, at_ms, is_typed, has_steps in self._while_time_is_left(noted):
+                if not is_typed:
+                    self._lane.note_reply(name, at_ms=at_ms)
+                if has_steps:
+                    self._takeovers.note_reply(name, at_ms=min(at_ms, self._clock()))
         except MessageBufferError as error:
             self._telemetry.info("replies not noted", platform=platform.name, reason=str(error))
 

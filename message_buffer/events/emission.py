@@ -16,6 +16,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.batch_queues import BatchQueues, acceptable
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECOND_MS
@@ -61,6 +62,7 @@ class Emission:
         telemetry: Telemetry,
         *,
         queues: BatchQueues,
+        idle: IdleTable,
         max_event_bytes: int,
         max_attempts: int,
         gap_counts: GapCounts | None = None,
@@ -71,6 +73,7 @@ class Emission:
         self._dead_letters = dead_letters
         self._telemetry = telemetry
         self._queues = queues
+        self._idle = idle
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
         self._gap_counts = gap_counts
@@ -139,6 +142,12 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
+        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
+            time.require_a_call()
+            try:
+                self._idle.begin_steps(conversation, taken, content, now_ms=self._clock())
+            except SendFailed as error:
+                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         if not self._gap_counts:
             return ""
         return self._gap_counts.add(conversation, taken, content.messages, content.learned_waits, agent=content.agent)
@@ -199,6 +208,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         DeadLetterQueue(settings.dead_letter_queue_url),
         telemetry,
         queues=BatchQueues(settings.queues),
+        idle=IdleTable(settings.takeovers_table),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
         gap_counts=gap_counts,

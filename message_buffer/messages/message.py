@@ -116,6 +116,8 @@ class Message(_Open):
     """The queue that the rules named when the message arrived. None in a stage without queues."""
     learned_waits: Text | None = None
     """The waits by the model of the rules, for the counts that compare them with the waits in force."""
+    idle_after_ms: list[int] | None = None
+    """The steps of the rule of this name when the message arrived. None if there are none."""
     traceparent: Text | None = None
     """The trace of the webhook that contained the message, as W3C's header names it."""
 

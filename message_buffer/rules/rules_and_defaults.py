@@ -51,10 +51,12 @@ MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
 MAX_WAIT_MS = DAY_MS
+MAX_IDLE_STEPS = 5
+MAX_IDLE_MS = 7 * DAY_MS
 _UNREADABLE = 10**30
 
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
-RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | LearnedWait | None"
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | tuple[int, ...] | OnHumanReply | LearnedWait | None"
 
 # Each preset sets the silence, the typing wait and the longest wait, because a lower layer's silence may be longer than
 # the preset's `max_wait_ms`.
@@ -325,6 +327,17 @@ _Apps = Annotated[
 ]
 
 
+_Steps = Annotated[
+    tuple[Annotated[int, Field(ge=MINUTE_MS, le=MAX_IDLE_MS)], ...],
+    Field(
+        strict=False,
+        max_length=MAX_IDLE_STEPS,
+        description=f"a list of at most {MAX_IDLE_STEPS} numbers of milliseconds from {MINUTE_MS} to {MAX_IDLE_MS}",
+    ),
+    AfterValidator(lambda steps: tuple(sorted({*steps}))),
+]
+
+
 class _RuleFields(CheckedModel):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
@@ -350,6 +363,7 @@ class _RuleFields(CheckedModel):
     control_languages: _Languages = ()
     on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
     inbox_apps: _Apps = ()
+    idle_after_ms: _Steps = ()
     # Overrides the conditions of the stage's queues.
     queue: Annotated[
         str | None, Field(pattern=QUEUE_NAME, description="null, or the name of one of the stage's queues")

@@ -21,6 +21,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
 from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED
 from message_buffer.events.hand_offs import COMPLETED, HANDED_BACK, HANDED_OFF
+from message_buffer.events.idle import IDLE
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rules_and_defaults import RuleLayer
@@ -157,7 +158,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_service.REPLY_SENT, responder_service.REPLY_WITHHELD}
-    of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, REPLY_FAILED}
+    of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, IDLE, REPLY_FAILED}
     assert set(bus.EVENTS) == {batch.DETAIL_TYPE, ACTED} | of_conversations | by_responder
 
 

@@ -19,6 +19,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE, WindowScene
 
 MAX_ATTEMPTS = 5
@@ -56,6 +57,7 @@ class RunningValkeyLane:
                 *destinations,
                 telemetry,
                 queues=self.queues,
+                idle=FakeTakeovers(),
                 max_event_bytes=256_000,
                 max_attempts=MAX_ATTEMPTS,
                 clock=engine.clock,

@@ -27,6 +27,7 @@ from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.fakes import valkey_lane
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
@@ -185,7 +186,8 @@ class TwoLanes:
         telemetry = self.scene.telemetry
         emission = Emission(
             *destinations, telemetry,
-            queues=self.scene.queues, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
+            queues=self.scene.queues, idle=FakeTakeovers(),
+            max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
         )  # fmt: skip
         for each in (emission, self.scene.processor._emission):
             self._watch(each)

@@ -45,6 +45,7 @@ from tests.support.fakes import (
     valkey_lane,
 )
 from tests.support.invariants import assert_invariants
+from tests.support.takeovers import FakeTakeovers
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -71,12 +72,14 @@ class Scene:
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.queues = FakeBatchQueues(*queues)
+        self.idle = FakeTakeovers()
         self.emission = Emission(
             self.bus,
             self.objects,
             self.queue,
             self.telemetry,
             queues=self.queues,
+            idle=self.idle,
             max_event_bytes=max_event_bytes,
             max_attempts=MAX_ATTEMPTS,
             clock=engine.clock,

@@ -30,6 +30,7 @@ from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.fakes import valkey_lane as lane_of
 from tests.support.table_service import empty
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE
 
 ANN = "acme/whatsapp/1065/491"
@@ -67,6 +68,7 @@ class Scene:
         emission = Emission(
             self.bus, FakeObjects(), FakeQueue(), self.telemetry,
             queues=self.queues, max_event_bytes=256_000, max_attempts=20, gap_counts=self.counts, clock=engine.clock,
+            idle=FakeTakeovers(),
         )  # fmt: skip
         self.processor = ConversationProcessor(
             lane=self.lane, emission=emission, telemetry=self.telemetry, clock=engine.clock, random=lambda: 0.0

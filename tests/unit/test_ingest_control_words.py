@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
+from message_buffer.lanes.holds import NO_END_MS
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
@@ -56,6 +57,15 @@ def test_a_stop_delivered_again_drops_nothing_that_came_since(worded: Scene) -> 
     VALIDATOR.validate(again)
     assert (first["messageId"], first["dropped"]) == ("s", 1)
     assert (again["messageId"], again["dropped"], again["generation"]) == ("s", None, None)
+
+
+def test_a_stop_ends_the_steps_of_silence_and_a_repeat_leaves_those_after_a_newer_message(worded: Scene) -> None:
+    sent_ms = worded.engine.clock() - 1_000
+    stop = message("s", "stop", sentAt=sent_ms)
+    worded.post("generic", stop)
+    worded.engine.clock.advance(60_000)
+    worded.post("generic", stop)
+    assert worded.takeovers.steps == [("end", CHAT, NO_END_MS), ("end", CHAT, sent_ms)]
 
 
 def test_a_stop_that_could_not_be_told_is_delivered_again_and_told(worded: Scene) -> None:

@@ -9,7 +9,8 @@ from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from tests.support.engine import Engine
-from tests.support.ingest_scene import Scene, whatsapp
+from tests.support.ingest_scene import CHAT as GENERIC_CHAT
+from tests.support.ingest_scene import Scene, message, whatsapp
 from tests.unit.test_ingest_human_replies import BOT, INBOX, RULES, messenger
 
 CHAT = "default/whatsapp/555/491"
@@ -92,6 +93,23 @@ def test_the_reply_is_noted_for_the_owner_of_the_account(scene: Scene) -> None:
     assert replied_at(scene, "acme/whatsapp/555/491") == now_ms
 
 
+def test_replies_are_noted_for_the_steps_of_silence_of_conversations_with_the_rule(scene: Scene) -> None:
+    scene.ingest._notes_replies = False
+    scene.rules.write(f"conversation:{CHAT}", {"idleAfterMs": [60_000]})
+    now_ms = had_a_batch(scene, CHAT)
+    sent = [status(scene), status(scene, after_ms=-500), status(scene, after_ms=9_000), status(scene, user="492")]
+    scene.post("whatsapp", whatsapp(statuses=sent))
+    assert scene.takeovers.steps == [("reply", CHAT, at) for at in (now_ms - 500, now_ms, now_ms)]
+
+
+def test_what_people_type_is_noted_for_the_steps_of_silence_alone(scene: Scene) -> None:
+    scene.rules.write("stage", {"inboxApps": [INBOX], "idleAfterMs": [60_000]})
+    now_ms = had_a_batch(scene, PAGE_CHAT)
+    scene.post("messenger", messenger(scene, INBOX))
+    assert scene.takeovers.steps == [("reply", PAGE_CHAT, now_ms)]
+    assert replied_at(scene, PAGE_CHAT) is None
+
+
 def test_a_failure_to_note_a_reply_fails_no_webhook_and_a_webhook_notes_only_so_many(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,3 +127,10 @@ def test_a_failure_to_note_a_reply_fails_no_webhook_and_a_webhook_notes_only_so_
     assert scene.post("whatsapp", body)[0] == 200
     said = scene.telemetry.said("replies not noted")
     assert said == [{"platform": "whatsapp", "reason": "note_reply: no connection"}]
+
+
+def test_a_message_carries_the_steps_that_its_rules_have(scene: Scene) -> None:
+    scene.rules.write("stage", {"idleAfterMs": [120_000, 60_000]})
+    scene.post("generic", message("m1"))
+    (stored,) = scene.buffered(GENERIC_CHAT)
+    assert stored["idleAfterMs"] == [60_000, 120_000]

@@ -22,7 +22,7 @@ from message_buffer.rules.rules_and_defaults import (
 )
 from tests.support.learned import LEARNED, MODEL
 
-MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms")]
+MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms") and name != "idleAfterMs"]
 COUNTS = ["maxMessages", "minMessages"]
 
 
@@ -79,6 +79,13 @@ def test_apps_are_ids_of_digits_and_people_type_only_in_those_of_the_inbox() -> 
     assert [rules.is_inbox(app) for app in ("26", "unnamed", "7")] == [True, True, False]
     for wrong in ([26], ["x"], [""], ["1" * 33], ["1"] * 21, "26"):
         assert layer_refusal(inboxApps=wrong)[0].startswith("inboxApps")
+
+
+def test_steps_of_silence_are_sorted_and_within_the_bounds() -> None:
+    rules = Rules.model_validate({"idleAfterMs": [604_800_000, 60_000, 60_000]})
+    assert rules.idle_after_ms == (60_000, 604_800_000)
+    for wrong in ([59_999], [604_800_001], ["60000"], [True], [6e4], list(range(60_000, 60_006)), 60_000, None):
+        assert layer_refusal(idleAfterMs=wrong)[0].startswith("idleAfterMs"), wrong
 
 
 @pytest.mark.case(9)
