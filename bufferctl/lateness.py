@@ -263,8 +263,9 @@ class _Case:
 def _proven(lines: list[LogLine]) -> list[Cause]:
     """Return the causes that these lines prove. Lines with the same sentence prove one cause."""
     found: dict[str, list[LogLine]] = {}
+    sentences = OF_CONVERSATION | OF_SHARD
     for line in lines:
-        if sentence := (OF_CONVERSATION | OF_SHARD).get(line.fields["message"]):
+        if sentence := sentences.get(line.fields["message"]):
             pause = line.fields.get("retry_in_ms") or line.fields.get("away_ms", 0)
             reason = str(line.fields.get("reason") or line.fields.get("error")).rstrip(".")
             more = {"pause": _seconds(pause), "reason": reason, "role": _role(line)}

@@ -113,14 +113,6 @@ def read_back(
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
-    def change_settings(role: str, **changes: str) -> None:
-        configuration = client("lambda").get_function_configuration(FunctionName=functions[role])
-        variables = configuration["Environment"]["Variables"]
-        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), **changes})
-        client("lambda").update_function_configuration(
-            FunctionName=functions[role], Environment={"Variables": variables}
-        )
-
     roles = [role for role in get_args(Role) if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
     # Allow these functions to run in a loop. The template allows it, too, but the emulator needs this call.
@@ -132,10 +124,10 @@ def read_back(
     api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
-        change_settings("canary", api_endpoint=api_endpoint)
+        _change_settings(client("lambda"), functions["canary"], api_endpoint=api_endpoint)
     # The emulator's events name neither the tunnel nor the path under which the emulator serves the API.
     called = f"{address or endpoint_url}{urlsplit(api_endpoint).path}"
-    change_settings("ingest", address=called)
+    _change_settings(client("lambda"), functions["ingest"], address=called)
     webhook_secrets = {**_new_secrets(), **kept_secrets}
     client("secretsmanager").put_secret_value(
         SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(webhook_secrets)
@@ -155,6 +147,12 @@ def read_back(
         CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
         WebhookUrls={platform: f"{called}/webhook/{platform}" for platform in PLATFORMS},
     )
+
+
+def _change_settings(aws_lambda: Any, function: str, **changes: str) -> None:
+    variables = aws_lambda.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
+    variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), **changes})
+    aws_lambda.update_function_configuration(FunctionName=function, Environment={"Variables": variables})
 
 
 def _allow_batches(iam: Any, *, role: str) -> None:

@@ -30,7 +30,9 @@ export function ConversationDialog({ conversation, store, close }) {
     const again = setInterval(read, AGAIN_EVERY_MS);
     return () => clearInterval(again);
   }, [newest]);
-  return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
+  // A dialog that a change of address removed says "close" a moment later, when its address may already be shown again.
+  const closed = () => dialog.current && close();
+  return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${closed}>
     <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
     ${shown?.problem && html`<p class="problem" role="alert">${shown.problem}</p>`}
     ${!shown && html`<p class="empty">Looking …</p>`}
