@@ -122,11 +122,8 @@ class BufferStack(StageStack):
         self.dynamodb_lane = (
             DynamoDbLaneResources(self, runtime=self._runtime, emission=emission) if config.has_dynamodb_lane else None
         )
-        fallback = self.dynamodb_lane.settings if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission, fallback=fallback)
-            if valkey
-            else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission) if valkey else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)
@@ -267,6 +264,10 @@ class BufferStack(StageStack):
                 tune_weekly=weekly.model_dump() if (weekly := self._config.tune.weekly) else None,
             ),
         )
+        idle_pass = events.RuleTargetInput.from_object({"operation": "idle.pass", "by": "schedule"})
+        every_minute = events.Schedule.rate(cdk.Duration.minutes(1))
+        target = targets.LambdaFunction(function, event=idle_pass, retry_attempts=0)
+        events.Rule(self, "PassOverIdle", schedule=every_minute, targets=[target])
         if weekly:
             event = events.RuleTargetInput.from_object({"operation": "tune.weekly", "by": "tune", "scope": "stage"})
             schedule = events.Schedule.cron(week_day="MON", hour="3", minute="0")

@@ -47,7 +47,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
         _grant_table(admin, stack.tuning_table, "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
-    grant(gate, "dynamodb:Scan", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
+    for function in (admin, gate):
+        grant(function, "dynamodb:Query", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
     grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
 
     if valkey := stack.valkey_lane:
@@ -70,12 +71,9 @@ def grant_to_lanes(stack: BufferStack) -> None:
             grant(function, INVOKE, on=valkey.startable_arn)
         grant(valkey.processor, INVOKE, on=valkey.conversation_processor.entrance.function_arn)
         _grant_emit(valkey.conversation_processor, stack)
-        _grant_idle_pass(valkey.watchdog, stack)
     if dynamodb := stack.dynamodb_lane:
         _grant_emit(dynamodb.processor, stack)
         _grant_end_windows(dynamodb.processor, dynamodb)
-        if stack.valkey_lane is None:
-            _grant_idle_pass(dynamodb.processor, stack)
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
@@ -155,15 +153,6 @@ def _grant_emit(function: Function, stack: BufferStack) -> None:
         _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
     if stack.tuning_table:
         _grant_table(function, stack.tuning_table, "UpdateItem")
-
-
-def _grant_idle_pass(function: Function, stack: BufferStack) -> None:
-    """Let `function` find the customers who fell silent, look into the DynamoDB lane, and publish."""
-    grant(function, PUBLISH, on=stack.bus.event_bus_arn)
-    _grant_table(function, stack.takeovers_table, "GetItem", "UpdateItem")
-    grant(function, "dynamodb:Query", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
-    if stack.dynamodb_lane:
-        _grant_table(function, stack.dynamodb_lane.table, "GetItem", "Query")
 
 
 def _grant_forget_objects(function: Function, bucket: OversizeBucket) -> None:

@@ -175,16 +175,11 @@ class DynamoDbProcessorSettings(NamedTuple):
     log: LogSettings
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
-    is_alone: bool
-    """True in a stage without the Valkey lane, whose watchdog would look for customers who fell silent."""
 
 
 class WatchdogSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings
-    dynamodb_lane: DynamoDbLaneSettings | None
-    event_bus: str
-    takeovers_table: str
 
 
 class AdminSettings(NamedTuple):

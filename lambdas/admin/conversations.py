@@ -163,7 +163,7 @@ class Conversations:
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
             outcome = o.cancelled_in_both(outcome, other)
-        self._hand_offs.table.end_steps(name, now_ms=self._clock())
+        self._hand_offs.table.end_steps(name)
         conversation = parse_conversation_id(name)
         detail = cancelled_event(
             conversation, outcome, reason="operator", at_ms=self._clock(), agent=self._agent_of(conversation)
@@ -188,7 +188,7 @@ class Conversations:
             lane.hold_buffer(name, holder="people", cause=OPERATOR, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        self._hand_offs.table.end_steps(name, now_ms=self._clock())
+        self._hand_offs.table.end_steps(name)
         # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
         return self._in_reply_window(name, last.held_until_ms)
 

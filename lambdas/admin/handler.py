@@ -38,7 +38,7 @@ ACTED = "messages.operator.acted"
 # The operations that change nothing. Each of the others publishes an event, so that teams have an audit trail.
 READS = {
     "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
-    "dead.list", "dead.show", "tune.read",
+    "dead.list", "dead.show", "tune.read", "idle.pass",
 }  # fmt: skip
 
 
@@ -103,6 +103,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             telemetry,
             call.time_left,
         ),
+        idle_pass=lambda _request: takeovers.run_pass(lanes, bus, telemetry),
         telemetry=telemetry,
     )
     return Operations(audited(operations, bus, telemetry), telemetry), telemetry, call
@@ -115,6 +116,7 @@ def operations_of(
     *,
     forgetting: Forgetting,
     tuning: Tuning,
+    idle_pass: Callable[[r.Request], Json],
     telemetry: Telemetry,
 ) -> Mapping[str, Operation]:
     return {
@@ -140,6 +142,7 @@ def operations_of(
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
         "tune.read": _on(r.ReadTuning, tuning.read),
         "tune.weekly": _on(r.OfScope, tuning.move),
+        "idle.pass": _on(r.Request, idle_pass),
     }
 
 

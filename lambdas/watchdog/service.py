@@ -1,10 +1,9 @@
-"""The watchdog: puts back expired claims and tokens, starts missing processors, and finds customers who fell silent."""
+"""The watchdog: puts back conversations whose claim or token has expired, and starts missing processors."""
 
 from collections.abc import Callable
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
-from message_buffer.events.idle import IdlePass
 from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import WATCHDOG_PASS_MS
@@ -18,11 +17,9 @@ MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 
 class Watchdog:
     def __init__(
-        self, lane: ValkeyLane, telemetry: Telemetry, idle_pass: IdlePass, *,
-        max_step_ms: int, clock: Clock = system_clock,
-    ) -> None:  # fmt: skip
+        self, lane: ValkeyLane, telemetry: Telemetry, *, max_step_ms: int, clock: Clock = system_clock
+    ) -> None:
         self._lane = lane
-        self._idle_pass = idle_pass
         self._max_step_ms = max_step_ms
         self._telemetry = telemetry
         self._clock = clock
@@ -50,7 +47,6 @@ class Watchdog:
         self._report(checked)
         if first_error:
             raise first_error
-        self._idle_pass(lambda: remaining_ms() >= self._max_step_ms)
 
     def _report(self, checked: list[tuple[ShardRecovered, int]]) -> None:
         """Publish one value of each metric for all checked shards together, so that an alarm covers the whole stage."""

@@ -134,6 +134,12 @@ class Emission:
         if oversize:
             reference = self._store(batch.object_key(batch.BATCHES, conversation, taken), content.wire, time)
             detail = acceptable(to_json(event(reference=reference)))
+        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
+            time.require_a_call()
+            try:
+                self._idle.begin_steps(conversation, taken, content, now_ms=now_ms)
+            except SendFailed as error:
+                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         publish = partial(self._bus.publish, batch.DETAIL_TYPE, detail.decode())
         time.require_a_call()
         if queue is None:
@@ -142,12 +148,6 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
-        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
-            time.require_a_call()
-            try:
-                self._idle.begin_steps(conversation, taken, content, now_ms=self._clock())
-            except SendFailed as error:
-                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         if not self._gap_counts:
             return ""
         return self._gap_counts.add(conversation, taken, content.messages, content.learned_waits, agent=content.agent)

@@ -241,6 +241,7 @@ class Desk:
             tuning=Tuning(
                 self.counts, self.weekly, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock
             ),
+            idle_pass=lambda _request: {},
             telemetry=self.telemetry,
         )
         return audited(operations, self.bus, self.telemetry, clock=self.engine.clock)
@@ -432,6 +433,7 @@ QUESTIONS: dict[str, Json] = {
     "dead.list": {},
     "dead.show": {"batchId": "b1", "payloads": True},
     "tune.read": {},
+    "idle.pass": {},
 }
 
 

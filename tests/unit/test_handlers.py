@@ -149,7 +149,7 @@ def test_what_the_store_deals_with_itself_is_counted(
     powertools = {
         "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
     }  # fmt: skip
-    variables = to_variables(WatchdogSettings(LogSettings(), valkey, None, "bus", "takeovers"))
+    variables = to_variables(WatchdogSettings(LogSettings(), valkey))
     for name, value in (variables | powertools).items():
         monkeypatch.setenv(name, value)
     watchdog._parts.cache_clear()

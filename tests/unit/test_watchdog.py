@@ -20,9 +20,7 @@ class Scene:
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.store = engine.another_store(SETTINGS._replace(shards=shards))
         lane = valkey_lane(self.store, self.functions, self.telemetry)
-        self.watchdog = Watchdog(
-            lane, self.telemetry, lambda _has_time: None, max_step_ms=MAX_STEP_MS, clock=engine.clock
-        )
+        self.watchdog = Watchdog(lane, self.telemetry, max_step_ms=MAX_STEP_MS, clock=engine.clock)
 
     def run_pass(self) -> None:
         self.watchdog.run_pass(lambda: 25_000)
