@@ -451,8 +451,8 @@ def test_a_pass_ends_when_its_time_is_over(scene: Scene, monkeypatch: pytest.Mon
 
 def test_a_failure_fails_the_pass_and_leaves_the_steps_to_the_next_one(scene: Scene) -> None:
     scene.message("one")
-    scene.pass_time(50_000)
-    scene.clock.advance(10_000)
+    scene.pass_time(20_000)
+    scene.clock.advance(40_000)
     scene.bus.failures = [SendFailed("put event: Throttling")]
     with pytest.raises(SendFailed):
         scene.run_pass()
