@@ -73,7 +73,9 @@ class IdleTable(TakeoversTable):
         only_if = "attribute_not_exists(#version) AND #last <= :until"
         self._transact("forget steps", [self._delete(key_of(conversation), {"until": until_ms}, only_if=only_if)])
 
-    def run_pass(self, lanes: Sequence[Peeks], bus: EventBus, log: Telemetry, *, clock: Clock = system_clock) -> Json:
+    def run_pass(
+        self, lanes: Sequence[Peeks], bus: EventBus, telemetry: Telemetry, *, clock: Clock = system_clock
+    ) -> Json:
         """Publish the steps whose time has come. If a lane, the table or the bus fails, the next pass goes on."""
         began_ms = clock()
         until_ms, due = began_ms + MAX_STEP_EARLY_MS, self._due(began_ms + MAX_STEP_EARLY_MS)
@@ -82,14 +84,15 @@ class IdleTable(TakeoversTable):
             # Publish before storing the next steps: if this run dies in between, the next pass publishes them again.
             bus.publish_all(IDLE, [_event(name, item) for name, item in reached.items()])
             for name, item in reached.items():
-                log.info("idle", conversation=name, step=number(item, "step"))
+                telemetry.info("idle", conversation=name, step=number(item, "step"))
                 self._schedule(name, item, step=number(item, "step") + 1)
         return {}
 
     def _due(self, until_ms: int) -> Iterator[str]:
         """Yield the conversations whose step comes until then."""
         found = expressions({"idle": "yes", "to": until_ms}, KeyConditionExpression="#idle = :idle AND #at <= :to")
-        for each in self._pages("list steps", "query", {"IndexName": BY_TIME, **found}):
+        # Pages are small, because `is_used` reads only the first.
+        for each in self._pages("list steps", "query", {"IndexName": BY_TIME, "Limit": MAX_ENTRIES_IN_A_CALL, **found}):
             yield text(each, "conversation")
 
     def _reached(self, name: str, lanes: Sequence[Peeks], until_ms: int) -> Item | None:

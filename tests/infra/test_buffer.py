@@ -346,3 +346,13 @@ def test_the_waits_are_tuned_every_week_only_if_the_stage_says_so(
     rules = [each["Properties"] for each in buffer.find_resources("AWS::Events::Rule").values()]
     schedules = [each["ScheduleExpression"] for each in rules if "tune.weekly" in str(each.get("Targets"))]
     assert schedules == (["cron(0 3 ? * MON *)"] if weekly else [])
+
+
+@pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
+def test_customers_who_fell_silent_are_looked_for_every_minute(
+    lane: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    buffer = synthesize("dev", lane=lane)["Buffer"]
+    rules = [each["Properties"] for each in buffer.find_resources("AWS::Events::Rule").values()]
+    passes = [each["ScheduleExpression"] for each in rules if "idle.pass" in str(each.get("Targets"))]
+    assert passes == ["rate(1 minute)"]
