@@ -135,7 +135,6 @@ class Emission:
             reference = self._store(batch.object_key(batch.BATCHES, conversation, taken), content.wire, time)
             detail = acceptable(to_json(event(reference=reference)))
         if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
-            time.require_a_call()
             try:
                 self._idle.begin_steps(conversation, taken, content, now_ms=now_ms)
             except SendFailed as error:
