@@ -115,7 +115,8 @@ def test_below_300_turns_nothing_is_recommended_or_stored(aws: FakeAws, capsys: 
 def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answer("tune.read", {"scopes": {}})
     assert run() == 0
-    assert "0 turns were counted" in capsys.readouterr().out
+    assert "No turns were counted here." in capsys.readouterr().out
+    assert run("--apply") == 1
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,7 @@ def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.Captu
         ("--cut-share", "0.2"),
         ("--mean-wait", "4"),
         ("h.jsonl", "--apply"),
+        ("--rules", "{}"),
         ("--learn", "--apply"),
         ("--learn", "--switch-on", "a"),
         ("--table", "t.csv"),
