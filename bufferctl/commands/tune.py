@@ -17,7 +17,7 @@ from bufferctl.options import Ctx, Shown, read_json
 from bufferctl.shadow import MIN_TURNS, model_of_counts, model_of_table, shadow_of
 from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import LearnedWait
-from message_buffer.tuning.curve import Counts, curve, going_on, recommend
+from message_buffer.tuning.curve import WITHIN_MS, Counts, curve, going_on, recommend
 
 GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
 app = typer.Typer()
@@ -51,6 +51,8 @@ def tune(  # noqa: PLR0913 - an option for each choice
         return try_tenant(ctx, switch_on, weeks) if switch_on else learn_wait(ctx, turns, mean_ms, weeks)
     if (agent and not tenant) or (history and (apply or tenant or platform)):
         raise Misused("An --agent needs its --tenant; a history has neither, and nothing to --apply to.")
+    if mean_wait and _number(mean_wait, "s") * 1_000 > WITHIN_MS:
+        raise Misused(f"A --mean-wait has at most {_seconds(WITHIN_MS)}, within which authors count as going on.")
     if rules and not history:
         raise Misused("--rules are those to replay a history by: name its file, too.")
     goal = (

@@ -126,6 +126,7 @@ def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.Captu
         ("--cut-share", "x"),
         ("--cut-share", "0.2"),
         ("--mean-wait", "4"),
+        ("--mean-wait", "8.1s"),
         ("h.jsonl", "--apply"),
         ("--rules", "{}"),
         ("--learn", "--apply"),
