@@ -49,15 +49,9 @@ def tune(  # noqa: PLR0913 - an option for each choice
             raise Misused("--learn may have a --table and a --mean-wait; --switch-on stands alone.")
         mean_ms = _number(mean_wait, "s") * 1_000 if mean_wait else None
         return try_tenant(ctx, switch_on, weeks) if switch_on else learn_wait(ctx, turns, mean_ms, weeks)
-    if (agent and not tenant) or (history and (apply or tenant or platform)):
-        raise Misused("An --agent needs its --tenant; a history has neither, and nothing to --apply to.")
-    if mean_wait and _number(mean_wait, "s") * 1_000 > WITHIN_MS:
-        raise Misused(f"A --mean-wait has at most {_seconds(WITHIN_MS)}, within which authors count as going on.")
-    if rules and not history:
-        raise Misused("--rules are those to replay a history by: name its file, too.")
-    goal = (
-        {"mean_wait_ms": _number(mean_wait, "s") * 1_000} if mean_wait else {"cut_share": _number(cut_share, "%") / 100}
-    )
+    if (agent and not tenant) or (history and (apply or tenant or platform)) or (rules and not history):
+        raise Misused("An --agent needs its --tenant, --rules need a history, and a history has nothing to --apply to.")
+    goal = _goal(mean_wait, cut_share)
     lines, given = read_history(history) if history else {}, read_json(rules or "{}", what="rules")
     replays: list[Json] = []
     if history:
@@ -139,6 +133,14 @@ def _names(scope: str) -> Json:
     return dict(zip(("tenant", "platform", "agent"), parts, strict=True))
 
 
+def _goal(mean_wait: str, cut_share: str) -> dict[str, float]:
+    if not mean_wait:
+        return {"cut_share": _number(cut_share, "%") / 100}
+    if (mean_wait_ms := _number(mean_wait, "s") * 1_000) > WITHIN_MS:
+        raise Misused(f"A --mean-wait has at most {_seconds(WITHIN_MS)}, within which authors count as going on.")
+    return {"mean_wait_ms": mean_wait_ms}
+
+
 def _number(text: str, unit: str) -> float:
     if not (match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)" + unit, text)):
         raise Misused(f"Write 20% or 4s, not {text!r}.")
@@ -162,7 +164,7 @@ def _blocks(scopes: list[Json], every: Json, points: dict[int, Json], replays: l
     blocks.append(table([{"silence": _seconds(ms), "cut": _share(rate)} for ms, rate in points.items()]))
     if replays:
         shown = [{**each, "cut": f"{each['cut']:.1%}", "meanWaitMs": round(each["meanWaitMs"])} for each in replays]
-        blocks += ["The history, replayed exactly. Where an answer came first, the author no longer goes on:"]
+        blocks += ["The history, replayed exactly; cut: the author wrote again within 8 s, before our recorded answer:"]
         blocks += [table(shown)]
     if every["why"]:
         return [*blocks, f"No recommendation: {every['why']}. Wait for more, or name a wider scope or more --weeks."]
