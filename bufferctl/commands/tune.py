@@ -73,7 +73,7 @@ def tune(  # noqa: PLR0913 - an option for each choice
     blocks = _blocks(scopes, every, points, replays)
     result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
     if picture:
-        picture.write_text(svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]), "utf-8")
+        _write(picture, svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]))
     if apply:
         if every["why"]:
             raise Failed(f"Nothing was stored: {every['why']}.")
@@ -184,6 +184,13 @@ def _share(rate: Json) -> str:
 
 def _seconds(ms: float) -> str:
     return f"{ms / 1_000:g} s" if ms % 100 == 0 else f"{ms / 1_000:.2f} s"
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise Failed(f"Cannot write {file}: {error}.") from error
 
 
 def _part(name: str | None) -> str:

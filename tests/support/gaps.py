@@ -11,6 +11,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from statistics import NormalDist
 
+from urllib3.exceptions import HTTPError
+
 from bufferctl.formatting import counted
 from bufferctl.stage import LOCAL_OUTPUTS
 from message_buffer.json_object import Json
@@ -25,7 +27,7 @@ GOES_ON = 0.5
 MEDIAN_MS, SPREAD = 4_000, 0.9
 # How long an agent of the simulated tenant takes after a batch, and a customer after the agent's answer.
 REPLY_MS, REACTION_MS = 4_000, 2_000
-CUSTOMERS, PLAY_SECONDS = 60, 180
+CUSTOMERS, PLAY_SECONDS = 40, 180
 
 
 def gap_ms(rng: random.Random) -> float:
@@ -85,12 +87,18 @@ class Play:
     def _write(self, name: str) -> str:
         message = {"tenant": "acme", "agent": "sales", "account": "simulated", "conversation": name, "text": "Hey"}
         message["id"] = uuid.uuid4().hex
-        # A busy machine may be too slow for a message, which is sent again then, as a platform would.
-        while self._webhooks.post("generic", message).status != 200:
+        while not self._is_accepted(message):
             time.sleep(1)
         with self._lock:
             self.messages += 1
         return message["id"]
+
+    def _is_accepted(self, message: Json) -> bool:
+        """Return False if the machine is too busy for the message, which a platform would send again."""
+        try:
+            return self._webhooks.post("generic", message).status == 200
+        except HTTPError:
+            return False
 
     def _batch_with(self, message_id: str, *, until: float) -> Json | None:
         """Return the batch with this message, or None if it is not emitted in time."""

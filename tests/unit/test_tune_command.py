@@ -156,6 +156,14 @@ def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(aws
     assert "prefers-color-scheme: dark" in file.read_text()
 
 
+def test_files_that_cannot_be_read_or_written_are_named(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--picture", "/nowhere/curve.svg") == 1
+    assert run("/nowhere/history.jsonl") == 1
+    said = capsys.readouterr().err
+    assert "Cannot write /nowhere/curve.svg" in said
+    assert "Cannot read /nowhere/history.jsonl" in said
+
+
 # -- the learned wait ------------------------------------------------------------------------------------------------
 
 
