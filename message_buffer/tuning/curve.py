@@ -27,6 +27,8 @@ BINS_MS = (
 )
 # A batch is cut if its author goes on within this time of its last message.
 WITHIN_MS = 8_000
+# A reply is assumed this long after an emission in a conversation in which none was ever noted.
+ASSUMED_REPLY_MS = 2_000
 MIN_TURNS = 300
 # A recommendation needs so many gaps that nobody answered for WITHIN_MS.
 MIN_WATCHED = 30
