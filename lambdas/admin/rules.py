@@ -21,6 +21,7 @@ from message_buffer.rules.queues import unknown_queues
 from message_buffer.rules.rule_book import DOOR, RuleBook, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
 from message_buffer.rules.rules_table import RulesTable, StoredRules
+from message_buffer.telemetry import Telemetry
 
 # The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
 MAX_DOORS = 50
@@ -54,18 +55,20 @@ class RulesAdmin:
         self,
         *,
         table: RulesTable,
-        book_of: Callable[..., RuleBook],
+        stage_rules: Mapping[str, Any],
         queues: Collection[str] = (),
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
+        telemetry: Telemetry,
         time_left: Callable[[], int],
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
-        self._book_of = book_of
+        self._stage_rules = stage_rules
         self._queues = queues
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
+        self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
 
@@ -205,7 +208,7 @@ class RulesAdmin:
                 yield self._dynamodb_lane, name
 
     def _book(self, stored: Iterable[StoredRules]) -> RuleBook:
-        return self._book_of(_FixedTable(stored), clock=self._clock)
+        return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
 
 
 def _open_in_valkey(store: Store) -> Iterator[str]:
