@@ -137,7 +137,7 @@ def total(lines: Iterable[Line]) -> float:
 def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return every line of a month's bill. Lines with a quantity of zero are left out."""
     parts: list[Callable[[StageConfig, Traffic], list[Line]]] = [_api, _ingest, _events, _secrets, _logs]
-    parts += [_small_tables, _metrics_and_alarms]
+    parts += [_rules_and_aliases, _counts, _metrics_and_alarms]
     if config.has_valkey_lane:
         parts += [_valkey_lane, _cache, _network]
     if config.has_dynamodb_lane:
@@ -338,18 +338,22 @@ def _secrets(config: StageConfig, traffic: Traffic) -> list[Line]:
     ]
 
 
-def _small_tables(config: StageConfig, traffic: Traffic) -> list[Line]:
+def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
     part, written = "rules, aliases", used("alias_writes") * traffic.batches / MILLION
     reads = traffic.webhooks * used("cold_share") * ceil(used("rules_bytes") / READ_BYTES)
     reads += _once_in(limits.MIN_MS_BETWEEN_RULES_CHECKS, config, traffic) + used("alias_reads") * traffic.batches
     reads += PASSES / 2  # each pass looks for customers who fell silent, with half a read
     how = "cold starts x all rules + instances x checks + batches x aliases + passes / 2"
-    counts = min(traffic.batches, traffic.active_seconds / 60) * used("count_writes") / MILLION
     return [
         Line(part, "DynamoDB: reads of rules, aliases", "dynamodb_read", reads / MILLION, how),
         Line(part, "DynamoDB: writes of aliases", "dynamodb_write", written, "batches x share of new authors"),
-        Line("counts", "DynamoDB: writes of counts", "dynamodb_write", counts, "minutes with batches x writes"),
     ]
+
+
+def _counts(_config: StageConfig, traffic: Traffic) -> list[Line]:
+    minutes = min(traffic.batches, traffic.active_seconds / 60)
+    written = minutes * used("count_writes") / MILLION
+    return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 
 
 def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:
