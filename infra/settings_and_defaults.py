@@ -398,6 +398,8 @@ class StageConfig(Settings):
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
     tune: TuneConfig = TuneConfig()
     """The right wait, from counts of the authors' gaps."""
+    platform_numbers: bool = True
+    """Use the waits that are assumed for SMS and WhatsApp (docs/rules.md#platforms) where no rule sets others."""
     network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
     cache: CacheConfig = CacheConfig()

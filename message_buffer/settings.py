@@ -130,6 +130,7 @@ class IngestSettings(NamedTuple):
     event_bus: str
     rules: dict[str, Any]
     """The rules layer that is deployed with the stage."""
+    platform_numbers: bool
     rules_table: str
     takeovers_table: str
     aliases_table: str
@@ -189,6 +190,7 @@ class AdminSettings(NamedTuple):
     dead_letter_queue_url: str
     rules: dict[str, Any]
     """The rules layer that is deployed with the stage."""
+    platform_numbers: bool
     rules_table: str
     takeovers_table: str
     aliases_table: str

@@ -28,6 +28,7 @@ from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.telemetry import Telemetry
@@ -67,11 +68,15 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
 
     rules = RulesAdmin(
         table=rules_table,
-        stage_rules=settings.rules,
+        book_of=partial(
+            RuleBook,
+            stage_rules=settings.rules,
+            telemetry=telemetry,
+            has_platform_numbers=settings.platform_numbers,
+        ),
         queues=settings.queues,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
-        telemetry=telemetry,
         time_left=call.time_left,
     )
     operations = operations_of(

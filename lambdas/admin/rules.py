@@ -21,7 +21,6 @@ from message_buffer.rules.queues import unknown_queues
 from message_buffer.rules.rule_book import DOOR, RuleBook, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
 from message_buffer.rules.rules_table import RulesTable, StoredRules
-from message_buffer.telemetry import Telemetry
 
 # The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
 MAX_DOORS = 50
@@ -55,20 +54,18 @@ class RulesAdmin:
         self,
         *,
         table: RulesTable,
-        stage_rules: Mapping[str, Any],
+        book_of: Callable[..., RuleBook],
         queues: Collection[str] = (),
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
-        telemetry: Telemetry,
         time_left: Callable[[], int],
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
-        self._stage_rules = stage_rules
+        self._book_of = book_of
         self._queues = queues
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
-        self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
 
@@ -208,7 +205,7 @@ class RulesAdmin:
                 yield self._dynamodb_lane, name
 
     def _book(self, stored: Iterable[StoredRules]) -> RuleBook:
-        return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
+        return self._book_of(_FixedTable(stored), clock=self._clock)
 
 
 def _open_in_valkey(store: Store) -> Iterator[str]:

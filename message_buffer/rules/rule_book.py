@@ -161,6 +161,7 @@ class RuleBook:
         *,
         queues: Queues = NO_QUEUES,
         quota: Quota = ACCOUNT_QUOTA,
+        has_platform_numbers: bool = True,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
@@ -168,6 +169,7 @@ class RuleBook:
         self._telemetry = telemetry
         self.queues = queues
         self._quota = quota
+        self._has_platform_numbers = has_platform_numbers
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
@@ -179,8 +181,8 @@ class RuleBook:
     def for_conversation(self, conversation: ConversationId, agent: str | None = None) -> ResolvedRules:
         snapshot, platform, account = self._current(), conversation.platform, conversation.account
         door = snapshot.door(door_of(platform, account)) if platform == "custom" else None
-        numbers = door.numbers if door else numbers_of(platform, account)
-        return snapshot.resolve(scopes_of(conversation, agent), platform, numbers)
+        of_channel = numbers_of(platform, account) if self._has_platform_numbers else None
+        return snapshot.resolve(scopes_of(conversation, agent), platform, door.numbers if door else of_channel)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
         """Return the layers that apply to this conversation, the lowest first."""

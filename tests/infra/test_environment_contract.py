@@ -102,6 +102,8 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
         settings = settings_of(function)
         stage, overrides = VARIANTS[variant]
         assert bool(settings.log.id_key) == (overrides.get("log_ids") == "hashed")
+        if "platform_numbers" in settings._fields:
+            assert settings.platform_numbers == overrides.get("platform_numbers", True)
         if "valkey" in settings._fields:
             assert (settings.valkey is None) == (overrides.get("lane") == "dynamodb")
             if settings.valkey:

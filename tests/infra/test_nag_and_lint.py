@@ -57,7 +57,10 @@ VARIANTS = {
     ),
     "own address": Variant("prod", {"api": {"kind": "url"}}),
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
-    "many shards": Variant("dev", {"shards": 4, "rules": {"platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}}),
+    "many shards": Variant(
+        "dev",
+        {"shards": 4, "rules": {"platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}, "platform_numbers": False},
+    ),
     "always warm": Variant("prod", {"warmth": {"ingest": 2, "processor": 2, "conversation_processor": 2}}),
     "WhatsApp by SNS": Variant("prod", {"end_user_messaging_topic": TOPIC, "warmth": {"ingest": 2}}),
     "consumers": Variant("dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarm_emails": ["a@b.example"]}),

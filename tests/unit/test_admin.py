@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.limits import DAY_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
 from message_buffer.tuning.curve import MIN_TURNS, WITHIN_MS, recommend
@@ -207,11 +209,10 @@ class Desk:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         rules = RulesAdmin(
             table=self.table,
-            stage_rules={"silenceMs": 2_000},
+            book_of=partial(RuleBook, stage_rules={"silenceMs": 2_000}, telemetry=self.telemetry),
             queues=("default", "whatsapp"),
             valkey_lane=lane,
             dynamodb_lane=self.fallback[0] if self.fallback else None,
-            telemetry=self.telemetry,
             time_left=lambda: self.time_left_ms,
             clock=self.engine.clock,
         )

@@ -103,10 +103,12 @@ def test_numbers_that_do_not_fit_are_left_out_and_shown_but_raise_no_alarm() -> 
     assert desk.telemetry.counts == {}
 
 
-def test_a_stage_switches_the_numbers_off_with_rules_of_its_own() -> None:
-    desk = Desk(deployed={"silenceMs": 1_000, "mediaSilenceMs": 2_000})
-    assert desk.explained(SMS) == (1_000, "deployed")
-    assert desk.explained(WHATSAPP, "mediaSilenceMs") == (2_000, "deployed")
+def test_a_stage_can_switch_the_numbers_off_but_not_a_doors_rules() -> None:
+    desk = Desk(has_platform_numbers=False)
+    desk.table.write("door:mail", EXAMPLES["postmark"])
+    assert desk.explained(SMS) == (1_000, "defaults")
+    assert desk.explained(WHATSAPP, "mediaSilenceMs") == (2_000, "defaults")
+    assert desk.explained(MAIL) == (120_000, "platform")
 
 
 def test_a_doors_rules_are_the_layer_of_its_messages_and_of_no_other_doors() -> None:

@@ -40,6 +40,7 @@ def settings_of(role: str, valkey_port: int) -> tuple[Any, ...]:
                 False,
                 "bus",
                 {},
+                True,
                 "rules",
                 "t",
                 "a",

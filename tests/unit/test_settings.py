@@ -35,6 +35,7 @@ ADMIN = AdminSettings(
     event_bus="b",
     dead_letter_queue_url="https://dead",
     rules={"silenceMs": 5, "stopWords": ["arrête"]},
+    platform_numbers=False,
     rules_table="t",
     takeovers_table="k",
     aliases_table="a",
