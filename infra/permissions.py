@@ -43,8 +43,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
-    if stack.tuning_table:
-        _grant_table(admin, stack.tuning_table, "Scan")
+    _grant_table(admin, stack.tuning_table, "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
     for function in (admin, gate):
@@ -146,13 +145,12 @@ def _grant_emit(function: Function, stack: BufferStack) -> None:
     """Let `function` emit batches, dead-letter those that it cannot emit, and emit dead letters again."""
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
     _grant_table(function, stack.takeovers_table, "UpdateItem")
+    _grant_table(function, stack.tuning_table, "UpdateItem")
     grant(function, SEND, on=[stack.dead_letters.queue_arn, *(each.queue.queue_arn for each in stack.queues.values())])
     grant(function, "s3:PutObject", on=stack.oversize.arn_for_objects(BATCHES))
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
     for folder in (BATCHES, DEAD_LETTERS):
         _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
-    if stack.tuning_table:
-        _grant_table(function, stack.tuning_table, "UpdateItem")
 
 
 def _grant_forget_objects(function: Function, bucket: OversizeBucket) -> None:

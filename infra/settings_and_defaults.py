@@ -174,39 +174,17 @@ class QueueConfig(Settings):
         return platforms
 
 
-class WeeklyTuneConfig(Settings):
-    """`tune.weekly`: the goal and the bounds of the moves."""
-
-    cut_share: Annotated[float, Field(ge=0.01, le=0.9)] = 0.2
-    """The share of the batches whose authors may go on within 8 s. Lower it if a cut costs you more than a wait."""
-    least_ms: Annotated[int, Field(ge=200, le=30_000)] = 1_000
-    """No move makes `silenceMs` shorter than this."""
-    most_ms: Annotated[int, Field(ge=200, le=30_000)] = 10_000
-    """No move makes `silenceMs` longer than this."""
-
-    @model_validator(mode="after")
-    def _bounds_are_ordered(self) -> WeeklyTuneConfig:
-        if self.least_ms > self.most_ms:
-            raise ValueError("least_ms must not be greater than most_ms")
-        return self
-
-
 class TuneConfig(Settings):
-    """`tune`: counts of how long authors are silent before they go on, from which the right wait can be estimated."""
+    """`tune`: what is done with the counts of how long authors are silent before they go on."""
 
-    counts: bool = True
-    """Turn it off if you do not want these counts. They contain no conversation and nothing that people wrote."""
     replies: bool = False
     """Also read WhatsApp's reports that a reply was sent, and the copies of apps' replies that Messenger and Instagram
     send, for a call to the lane each. Set it if your consumers do not ask the gate before they reply."""
-    assumed_reply_ms: Annotated[int, Field(ge=100, le=120_000)] | None = 2_000
-    """How long after an emission a reply is assumed in a conversation in which none was ever noted. Set it to the time
-    your agent usually takes, or to `null` if your consumers ask the gate before each reply."""
     learn: bool = False
     """Also count by the lengths and ends of messages, for `bufferctl tune --learn`. Set it to try the learned wait."""
-    weekly: WeeklyTuneConfig | None = None
-    """Once a week move the `silenceMs` of each tenant, platform and agent with 300 turns in four weeks towards this
-    goal, by at most a factor of 1.5. Set it, such as to `{}`, if you trust `bufferctl tune` to decide without you."""
+    weekly_cut_share: Annotated[float, Field(ge=0.01, le=0.9)] | None = None
+    """Once a week move the `silenceMs` of each tenant, platform and agent with 300 turns in four weeks, so that at most
+    this share of the batches is cut. Set it, such as to 0.2, if you trust `bufferctl tune` to decide without you."""
 
 
 class LimitsConfig(Settings):
@@ -419,7 +397,7 @@ class StageConfig(Settings):
     rules: dict[str, Any] = {}
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
     tune: TuneConfig = TuneConfig()
-    """Counts of the authors' gaps."""
+    """The right wait, from counts of the authors' gaps."""
     platform_numbers: bool = True
     """Use the waits that are assumed for SMS and WhatsApp (docs/rules.md#platforms) where no rule sets others."""
     network: NetworkConfig = NetworkConfig()

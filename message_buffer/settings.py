@@ -91,16 +91,6 @@ class DynamoDbLaneSettings(NamedTuple):
     queue_url: str
 
 
-class TuningSettings(NamedTuple):
-    """The table of the counts of gaps, and how long after an emission a reply is assumed in a conversation in which
-    none was ever noted. None if all replies are noted."""
-
-    table: str
-    assumed_reply_ms: int | None = None
-    learns: bool = False
-    """True to count for the learned wait."""
-
-
 class EmissionSettings(NamedTuple):
     """The places to which batches are emitted, and the limits of an emission."""
 
@@ -110,10 +100,11 @@ class EmissionSettings(NamedTuple):
     max_attempts: int
     dead_letter_queue_url: str
     takeovers_table: str
+    tuning_table: str
+    learns: bool = False
+    """True to count for the learned wait."""
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
-    tuning: TuningSettings | None = None
-    """None if the stage does not count."""
 
 
 class WhatsAppQueueSettings(NamedTuple):
@@ -198,6 +189,7 @@ class AdminSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
+    tuning_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
@@ -206,8 +198,6 @@ class AdminSettings(NamedTuple):
     """The names of the stage's queues."""
     queue_dead_letter_urls: tuple[str, ...] = ()
     """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
-    tuning_table: str | None = None
-    tune_weekly: dict[str, float] | None = None
 
 
 class GateSettings(NamedTuple):

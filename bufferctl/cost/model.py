@@ -358,8 +358,8 @@ def _idle_pass(config: StageConfig, _traffic: Traffic) -> list[Line]:
     ]
 
 
-def _counts(config: StageConfig, traffic: Traffic) -> list[Line]:
-    minutes = min(traffic.batches, traffic.active_seconds / 60) * config.tune.counts
+def _counts(_config: StageConfig, traffic: Traffic) -> list[Line]:
+    minutes = min(traffic.batches, traffic.active_seconds / 60)
     written = minutes * used("count_writes") / MILLION
     return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 

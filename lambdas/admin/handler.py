@@ -96,13 +96,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             bus=bus,
             time_left=call.time_left,
         ),
-        tuning=Tuning(
-            TuningTable(settings.tuning_table, patience=aws.PATIENT) if settings.tuning_table else None,
-            settings.tune_weekly,
-            rules,
-            telemetry,
-            call.time_left,
-        ),
+        tuning=Tuning(TuningTable(settings.tuning_table, patience=aws.PATIENT), rules, telemetry, call.time_left),
         idle_pass=lambda _request: takeovers.run_pass(lanes, bus, telemetry),
         telemetry=telemetry,
     )
@@ -141,7 +135,7 @@ def operations_of(
         "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
         "tune.read": _on(r.ReadTuning, tuning.read),
-        "tune.weekly": _on(r.OfScope, tuning.move),
+        "tune.weekly": _on(r.MoveWaits, tuning.move),
         "idle.pass": _on(r.Request, idle_pass),
     }
 

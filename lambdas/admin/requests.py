@@ -101,6 +101,11 @@ class ReadTuning(Request):
     """True to return also the counts for the learned wait."""
 
 
+class MoveWaits(OfScope):
+    cut_share: Annotated[float, Field(gt=0, lt=1, alias="cutShare")]
+    """The goal: at most this share of the batches is cut."""
+
+
 class ListDeadLetters(Request):
     replies: bool = False
     """List the dead letters of the stage's queues, whose consumers gave a batch up, instead of the buffer's."""

@@ -338,16 +338,6 @@ def test_no_delivery_of_a_queued_webhook_counts_towards_a_redrive(synthesize: Sy
     assert queue["VisibilityTimeout"] == 6 * INGEST_TIMEOUT_SECONDS
 
 
-@pytest.mark.parametrize("weekly", [None, {"cut_share": 0.3}])
-def test_the_waits_are_tuned_every_week_only_if_the_stage_says_so(
-    weekly: dict[str, float] | None, synthesize: Callable[..., Mapping[str, Template]]
-) -> None:
-    buffer = synthesize("prod", tune={"weekly": weekly})["Buffer"]
-    rules = [each["Properties"] for each in buffer.find_resources("AWS::Events::Rule").values()]
-    schedules = [each["ScheduleExpression"] for each in rules if "tune.weekly" in str(each.get("Targets"))]
-    assert schedules == (["cron(0 3 ? * MON *)"] if weekly else [])
-
-
 @pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
 def test_customers_who_fell_silent_are_looked_for_every_minute(
     lane: str, synthesize: Callable[..., Mapping[str, Template]]

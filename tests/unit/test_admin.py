@@ -26,7 +26,7 @@ from lambdas.admin.dead_letters import (
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
-from lambdas.admin.tuning import MAX_FACTOR, MAX_SCOPES, Tuning
+from lambdas.admin.tuning import MAX_FACTOR, MAX_SCOPES, MIN_SILENCE_MS, Tuning
 from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
@@ -41,7 +41,7 @@ from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
-from message_buffer.tuning.curve import MIN_TURNS, recommend
+from message_buffer.tuning.curve import MIN_TURNS, WITHIN_MS, recommend
 from message_buffer.tuning.tuning_table import STAGE, TuningTable
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
@@ -204,7 +204,6 @@ class Desk:
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
         self.counts = FakeCounts()
-        self.weekly: dict[str, float] | None = {"cut_share": 0.2, "least_ms": 1_000, "most_ms": 10_000}
 
     def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
@@ -238,9 +237,7 @@ class Desk:
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
-            tuning=Tuning(
-                self.counts, self.weekly, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock
-            ),
+            tuning=Tuning(self.counts, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock),
             idle_pass=lambda _request: {},
             telemetry=self.telemetry,
         )
@@ -420,7 +417,7 @@ CHANGES: dict[str, Json] = {
     "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
     "rules.delete": {"scope": "tenant:default"},
     "rules.undo": {"scope": "tenant:default"},
-    "tune.weekly": {"scope": "stage"},
+    "tune.weekly": {"scope": "stage", "cutShare": 0.2},
 }
 QUESTIONS: dict[str, Json] = {
     "status": {},
@@ -1088,8 +1085,8 @@ def count(desk: Desk, scope: str = "acme/whatsapp/sales", *, turns: int = 2_000,
     return counts
 
 
-def tune(desk: Desk) -> list[Json]:
-    moves: list[Json] = desk.result("tune.weekly", scope="stage")["moves"]
+def tune(desk: Desk, cut_share: float = 0.2) -> list[Json]:
+    moves: list[Json] = desk.result("tune.weekly", scope="stage", cutShare=cut_share)["moves"]
     return moves
 
 
@@ -1135,7 +1132,7 @@ def test_a_move_is_stored_by_its_name_logged_and_published(desk: Desk) -> None:
     count(desk, "a%2Fb/whatsapp/")
     desk.table.put("tenant:a%2Fb", {"maxMessages": 5}, by=ME, at_ms=1, expected_version=None)
     answer = Operations(desk.operations(), desk.telemetry).answer(
-        {"operation": "tune.weekly", "by": "tune", "scope": "stage"}, request_id=REQUEST
+        {"operation": "tune.weekly", "by": "tune", "scope": "stage", "cutShare": 0.2}, request_id=REQUEST
     )
     move = {"scope": "tenant:a%2Fb", "platform": "whatsapp", "before": 2_000, "after": 3_000}
     assert answer["result"] == {"moves": [move]}
@@ -1147,27 +1144,18 @@ def test_a_move_is_stored_by_its_name_logged_and_published(desk: Desk) -> None:
     assert (event["operation"], event["by"], event["moves"]) == ("tune.weekly", "tune", [move])
 
 
-@pytest.mark.parametrize(
-    ("deployed", "weekly"),
-    [
-        (700, {"least_ms": 1_000, "most_ms": 10_000}),
-        (9_000, {"least_ms": 1_000, "most_ms": 10_000}),
-        (2_000, {"least_ms": 1_000, "most_ms": 2_500}),
-        (0, {"least_ms": 200, "most_ms": 10_000}),
-    ],
-)
-def test_a_move_stays_within_its_bounds(deployed: int, weekly: dict[str, float], desk: Desk) -> None:
+@pytest.mark.parametrize("deployed", [0, 700, 2_000, 9_000])
+def test_a_move_stays_within_its_bounds(deployed: int, desk: Desk) -> None:
     count(desk)
     desk.table.put("stage", {"silenceMs": deployed}, by=ME, at_ms=1, expected_version=None)
-    for cut_share in (0.05, 0.2, 0.35):
-        desk.weekly = {"cut_share": cut_share, **weekly}
+    for cut_share in (0.05, 0.2, 0.35, 0.9):
         for _ in range(6):
             before = silence_of(desk)
-            tune(desk)
+            tune(desk, cut_share)
             after = silence_of(desk)
-            assert weekly["least_ms"] <= after <= weekly["most_ms"]
-            if weekly["least_ms"] <= before <= weekly["most_ms"]:
-                assert before / MAX_FACTOR - 1 <= after <= before * MAX_FACTOR
+            assert after >= MIN_SILENCE_MS
+            assert after == MIN_SILENCE_MS or before / MAX_FACTOR - 1 <= after <= before * MAX_FACTOR
+        assert silence_of(desk) <= WITHIN_MS
 
 
 def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
@@ -1184,12 +1172,6 @@ def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk
     desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
     assert tune(desk) == []
     assert "agent:acme/sales" not in desk.table.items
-
-
-def test_a_stage_without_the_setting_moves_nothing(desk: Desk) -> None:
-    count(desk)
-    desk.weekly = None
-    assert tune(desk) == []
 
 
 def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(desk: Desk) -> None:

@@ -27,7 +27,7 @@ from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import Engine
-from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
+from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, NoCounts, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import make_takeovers_table
 from tests.support.window import AMPLE, MAX_ATTEMPTS, WindowScene, make_message_table
 
@@ -100,7 +100,7 @@ class Scene:
         self.lanes: list[ValkeyLane | DynamoDbLane] = [self.valkey, self.window.lane]
         emission = Emission(
             self.bus, FakeObjects(), FakeQueue(), self.telemetry, queues=self.window.queues, idle=self.idle,
-            max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
+            gap_counts=NoCounts(), max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
         )  # fmt: skip
         self.processor = ConversationProcessor(
             lane=self.valkey, emission=emission, telemetry=self.telemetry, clock=self.clock, random=lambda: 0.0
