@@ -41,29 +41,15 @@ OVERRIDES = "platformOverrides"
 # Settings name rules only by their wire names, such as `silenceMs`, because operators use these everywhere else, too.
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
-# Settings of the design that this project began with: where each is now.
-DESIGN_NAMES = {
-    **dict.fromkeys(RULE_NAMES | {OVERRIDES}, "is a rule: write it into `rules`"),
-    **dict.fromkeys(("leaseTtlMs", "heartbeatIntervalMs", "heartbeatStaleMs"), "is `timings.lease_ms` here"),
-    "idleThresholdMs": "is `timings.processor_idle_ms` here",
-    "timeoutBufferMs": "is `timings.processor_handover_ms` here",
-    "processingStuckMs": "is `timings.claim_timeout_ms` here",
-    "pollIntervalMs": "is not needed: a processor sleeps until the next conversation is due",
-    "REDIS_URL": "is not needed: each stage has its own cache",
-}
-
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 
-# Regions in which AWS offers no schemas of events, or no addresses of functions. The source is cfn-lint's copy of AWS's
-# resource types; tests/infra/test_nag_and_lint.py compares.
+# Regions in which AWS offers no addresses of functions. The source is cfn-lint's copy of AWS's resource types;
+# tests/infra/test_nag_and_lint.py compares.
 # fmt: off
-WITHOUT_SCHEMAS = {
+WITHOUT_FUNCTION_URLS = {
     "ap-east-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7", "ca-west-1",
-    "il-central-1", "mx-central-1",
-}
-WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
-    "cn-northwest-1", "eu-central-2", "me-central-1", "us-gov-east-1", "us-gov-west-1",
+    "cn-northwest-1", "eu-central-2", "il-central-1", "me-central-1", "mx-central-1", "us-gov-east-1", "us-gov-west-1",
 }
 # fmt: on
 
@@ -286,8 +272,6 @@ class CacheConfig(Settings):
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
     """Above this rate of its unit of work, ElastiCache throttles requests. Raise it for thousands of messages a second.
     Lower it to limit the bill."""
-    snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
-    """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must see later which messages waited."""
 
 
 class AssistantFunction(Settings):
@@ -660,9 +644,7 @@ def _sentences(error: ValidationError) -> str:
     for problem in error.errors(include_url=False, include_context=False):
         path = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
         where = ".".join(path)
-        if problem["type"] == "extra_forbidden" and (now := DESIGN_NAMES.get(path[-1])):
-            sentences.append(f"{where} {now}.")
-        elif problem["type"] == "extra_forbidden":
+        if problem["type"] == "extra_forbidden":
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")

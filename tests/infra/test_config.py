@@ -1,7 +1,6 @@
 """The settings of a stage: what is accepted, and the sentence about what is not."""
 
 import ast
-import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,6 @@ from infra import settings_and_defaults as reference
 from infra.buffer import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS
 from infra.settings_and_defaults import (
     DEFAULT_SLOTS,
-    DESIGN_NAMES,
     MAX_STAGE_NAME_LENGTH,
     MIN_LEASE_MS,
     RULE_NAMES,
@@ -129,22 +127,6 @@ def test_an_invalid_value_is_answered_with_a_sentence(values: dict[str, Any], se
     assert sentence in str(refused.value)
     assert str(refused.value).startswith("Stage 'dev' in cdk.json is not valid. ")
     assert "the stage: " not in str(refused.value), "a rule of the whole stage names its fields itself"
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"silenceMs": 800}, "silenceMs is a rule: write it into `rules`."),
-        ({"timings": {"leaseTtlMs": 1}}, "timings.leaseTtlMs is `timings.lease_ms` here."),
-        ({"pollIntervalMs": 500}, "pollIntervalMs is not needed: a processor sleeps until"),
-    ],
-)
-def test_a_setting_of_the_original_design_is_answered_with_ours(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_stage({"dev": values}, stage="dev")
-    assert sentence in str(refused.value)
-    for words in re.findall(r"`timings\.(\w+)`", " ".join(DESIGN_NAMES.values())):
-        assert words in TimingsConfig.model_fields
 
 
 @pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (MAX_STAGE_NAME_LENGTH + 1)])
