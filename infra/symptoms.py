@@ -238,7 +238,7 @@ SYMPTOMS = (
         name="Canary failed",
         wakes="page",
         metrics=(own("CanaryFailures", "canary"),),
-        # One failed run may be chance. The canary counts nothing if it fails during a deployment.
+        # One failed run may be chance, or a deployment.
         periods=2,
         out_of=3,
         means="Two of three runs of the canary failed: it writes as a customer, and its batches are missing, wrong, "
