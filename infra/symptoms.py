@@ -508,7 +508,6 @@ GRAPHS = (
         "per minute",
         (
             *(own("Recovered", role) for role in ("processor", "watchdog", "dynamodb_processor")),
-            own("IdsForgotten", "conversation_processor"),
             Metric("StoreRetries", Source.VALKEY),
             Metric("SignInsUnavailable", Source.VALKEY),
         ),
