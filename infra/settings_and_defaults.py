@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.layers import DEPLOYED, problems_of_deployed, read_layer, resolve_rules
 from message_buffer.rules.queues import DEFAULT, HANDOFF, QUEUE_NAME, unknown_queues
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
+from message_buffer.rules.rules_and_defaults import check_platform_names
 
 from .cli import LOCAL
 
@@ -37,9 +37,6 @@ MAX_QUEUES = 10
 LOCAL_API_ID = "b0ffe2ed"
 # ElastiCache allows no double hyphen in a name.
 STAGE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-OVERRIDES = "platformOverrides"
-# Settings name rules only by their wire names, such as `silenceMs`, because operators use these everywhere else, too.
-RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
@@ -489,14 +486,7 @@ class StageConfig(Settings):
     @field_validator("rules")
     @classmethod
     def _valid_rules(cls, rules: dict[str, Any]) -> dict[str, Any]:
-        names = {name: name for name in rules if name != OVERRIDES}
-        overrides = rules.get(OVERRIDES)
-        for platform, layer in overrides.items() if isinstance(overrides, dict) else ():
-            if isinstance(layer, dict):
-                names |= {f"{OVERRIDES}.{platform}.{name}": name for name in layer}
-        if unknown := [where for where, name in names.items() if name not in RULE_NAMES]:
-            valid = ", ".join(sorted(RULE_NAMES | {OVERRIDES}))
-            raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {valid}")
+        overrides = rules.get("platformOverrides")
         try:
             check_platform_names(overrides if isinstance(overrides, dict) else ())
         except InvalidRules as error:
@@ -545,7 +535,7 @@ class StageConfig(Settings):
         url = self.responder.assistant_url if self.responder else "https:"
         if not self.is_local and not url.startswith("https:"):
             raise ValueError("responder.assistant_url must begin with https: it receives the key and the messages")
-        deployed = RuleLayer.model_validate({**self.rules, "name": "deployed"})
+        deployed = read_layer(DEPLOYED, self.rules)
         longest = max(resolve_rules([deployed], each).rules.max_wait_ms for each in ("", *deployed.platform_overrides))
         responder = self.responder
         if responder and responder.gate != "deliver" and responder.gate_wait_seconds * 1_000 <= longest:
