@@ -407,7 +407,6 @@ class Conversation:
     """A conversation as an operator sees it."""
 
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # pending: when the processor checks it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None

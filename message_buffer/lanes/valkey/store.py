@@ -255,7 +255,6 @@ class Store:
         holds = (*people, *_holds("handoff", reply.handoff), *consumers)
         return o.Conversation(
             state=reply.word.decode(),
-            scheduled_at_ms=_or_none(reply.scheduled_at_ms),
             due_at_ms=_or_none(reply.due_at_ms),
             flush_reason=why and why.reason,
             rule=why and why.rule,
