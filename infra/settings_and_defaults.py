@@ -53,7 +53,7 @@ WITHOUT_FUNCTION_URLS = {
 # The prefixes of inference profiles that span regions.
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogLevel = Literal["INFO", "WARNING", "ERROR"]
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 ApiKind = Literal["http", "rest", "url"]
@@ -360,7 +360,7 @@ class StageConfig(Settings):
     """Each shard of the conversations has a processor. Raise it if your traffic exceeds one processor
     (docs/performance.md), but change it only when no message waits."""
     log_level: LogLevel = "INFO"
-    """Choose `DEBUG` during development, and `WARNING` if your bill for logs is too high."""
+    """Choose `WARNING` if your bill for logs is too high."""
     log_retention_days: Literal[1, 7, 14, 30, 90, 180, 365, 3_653] = 14
     """How long CloudWatch keeps the logs. Set it if your auditors or privacy rules name a time."""
     log_ids: Literal["plain", "hashed"] = "plain"

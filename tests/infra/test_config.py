@@ -63,7 +63,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"log_level": "LOUD"}, "log_level: should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR' (given: 'LOUD')"),
+        ({"log_level": "LOUD"}, "log_level: should be 'INFO', 'WARNING' or 'ERROR' (given: 'LOUD')"),
         ({"timings": {"processor_handover_ms": 900_000}}, "timings.processor_handover_ms: should be less than 900000"),
         ({"timings": {"processor_handover_ms": 4_000}}, "processor_handover_ms must not be less than lease_ms"),
         (
