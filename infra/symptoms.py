@@ -340,7 +340,7 @@ SYMPTOMS = (
         out_of=5,
         means="A public cache has three quarters of its 65,000 connections, perhaps because of a flood. At the "
         "limit the fallback takes new messages.",
-        do="`cached CurrConnections Maximum`, `cached NewConnections`, `custom ingest SignInsUnavailable`. Tell "
+        do="`cached CurrConnections Maximum`, `cached NewConnections`, `cached IamAuthenticationThrottling`. Tell "
         "AWS's support, and [give the stage a network](deploy.md#valkey-without-a-network).",
     ),
     Symptom(
@@ -509,7 +509,6 @@ GRAPHS = (
         (
             *(own("Recovered", role) for role in ("processor", "watchdog", "dynamodb_processor")),
             Metric("StoreRetries", Source.VALKEY),
-            Metric("SignInsUnavailable", Source.VALKEY),
         ),
     ),
     Graph("Replies", "per minute", (own("Replies", "responder"), own("RepliesWithheld", "responder", reason="*"))),
