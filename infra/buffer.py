@@ -302,6 +302,5 @@ def _ages_out(config: StageConfig) -> dict[str, int]:
         if config.end_user_messaging_topic
         else 0,
         "archive of the bus": config.bus.archive_days,
-        "daily snapshots of the cache": config.cache.snapshot_days if config.has_valkey_lane else 0,
     }
     return {place: days for place, days in found.items() if days}

@@ -83,11 +83,10 @@ def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
 
 
 def grant_to_canary(stack: BufferStack) -> None:
-    """Let the canary sign webhooks, receive from its queue, and ask whether its stack is being deployed."""
+    """Let the canary sign webhooks, and receive from its queue."""
     if canary := stack.canary:
         grant(canary.function, READ_SECRET, on=stack.webhook_secrets.policy_arn)
         grant(canary.function, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=canary.queue.queue_arn)
-        grant(canary.function, "cloudformation:DescribeStacks", on=stack.stack_id)
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: ResponderConfig) -> None:

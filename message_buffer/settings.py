@@ -266,8 +266,6 @@ class CanarySettings(NamedTuple):
     webhook_secret_id: str
     queue_url: str
     """The queue that receives the events of the canary's conversations."""
-    stack: str
-    """The id of the stack that contains the functions. The canary reads from it whether a deployment is running."""
 
 
 # -- environment variables -----------------------------------------------------------------------------------

@@ -215,11 +215,10 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
     stored, calls = stored_gb(traffic), ecpus(config, traffic) / MILLION
-    billed, kept = max(stored, used("cache_floor_gb")) * HOURS, stored * config.cache.snapshot_days
+    billed = max(stored, used("cache_floor_gb")) * HOURS
     return [
         Line("cache", "Valkey: storage", "valkey_storage", billed, "waiting messages + a day's ids; at least 100 MB"),
         Line("cache", "Valkey: requests", "valkey_ecpu", calls, "calls x the higher of their CPU time and their KB"),
-        Line("cache", "Valkey: snapshots", "valkey_snapshot", kept, "storage x days kept, without the minimum"),
     ]
 
 

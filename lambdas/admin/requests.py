@@ -35,8 +35,6 @@ class ShowConversation(OfConversation):
 class ListConversations(Request):
     tenant: Name | None = None
     platform: Name | None = None
-    shard: Annotated[int | None, Field(ge=0)] = None
-    """List only this shard of the Valkey lane, and no windows."""
     cursor: Annotated[str | None, Field(min_length=1, max_length=64)] = None
     """The `next` that the previous call returned. It contains a shard, and a position of at most 20 digits."""
     # A long page takes long, because the function reads the states of the conversations one after the other.

@@ -27,6 +27,7 @@ class SkippedLayer(NamedTuple):
     reason: str
 
 
+DEPLOYED = "deployed"
 _DEFAULT = Origin("defaults", "default", None)
 
 
@@ -77,10 +78,19 @@ def _longest_valid_run(layers: tuple[RuleLayer, ...], platform: str) -> tuple[tu
     return (), _merge((), platform)
 
 
+def read_layer(scope: str, rules: Mapping[str, Any], *, version: int | None = None) -> RuleLayer:
+    """Return the layer of a scope. Raise InvalidRules, with a line for each problem."""
+    if ours := {"name", "version"} & rules.keys():
+        raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
+    if "quota" in rules and not scope.startswith("tenant:"):
+        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
+    return RuleLayer.model_validate({**rules, "name": scope, "version": version})
+
+
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
     """Return the reasons why the functions would ignore these rules of `cdk.json`, a line for each."""
     try:
-        layer = RuleLayer.model_validate({**rules, "name": "deployed"})
+        layer = read_layer(DEPLOYED, rules)
     except InvalidRules as error:
         return str(error).splitlines()
     found: dict[str, str] = {}

@@ -16,7 +16,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, door_of, escape_part
-from message_buffer.rules.layers import ResolvedRules, resolve_rules
+from message_buffer.rules.layers import DEPLOYED, ResolvedRules, read_layer, resolve_rules
 from message_buffer.rules.platform_numbers import numbers_of
 from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
@@ -34,7 +34,6 @@ T = TypeVar("T")
 MAX_RESOLVED_RULES = 4_096
 # While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
 MAX_MS_BETWEEN_RULES_CHECKS = 30_000
-DEPLOYED = "deployed"
 STAGE = "stage"
 # A door's scope is this prefix and the door's name.
 DOOR = "door:"
@@ -76,11 +75,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLa
         raise InvalidRules("rules: use an object of rules")
     if scope.startswith("account:"):
         return Owner.model_validate(rules)
-    if ours := {"name", "version"} & rules.keys():
-        raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
-    if "quota" in rules and not scope.startswith("tenant:"):
-        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
-    return RuleLayer.model_validate({**rules, "name": scope, "version": version})
+    return read_layer(scope, rules, version=version)
 
 
 class _Snapshot:

@@ -14,7 +14,6 @@ import pytest
 from lambdas.admin.conversations import (
     MAX_MESSAGES_SHOWN,
     MAX_PAGES_IN_A_LISTING,
-    OUTLASTS_REPLY_WINDOW,
     Conversations,
 )
 from lambdas.admin.dead_letters import (
@@ -321,7 +320,7 @@ def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None
     assert found(tenant="nobody") == []
 
 
-def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) -> None:
+def test_all_shards_are_listed_page_by_page(fake: Engine) -> None:
     desk = Desk(fake)
     fake.store = fake.another_store(SETTINGS._replace(shards=3))
     names = {f"acme/twilio/+1/{n}" for n in range(40)}
@@ -330,7 +329,6 @@ def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) ->
     rows = listed(desk, limit=1)
     assert sorted(row["conversation"] for row in rows) == sorted(names)
     assert {row["shard"] for row in rows} == {0, 1, 2}
-    assert listed(desk, shard=1) == [row for row in rows if row["shard"] == 1]
 
 
 def test_a_call_that_looks_through_many_pages_ends_with_a_cursor(fake: Engine) -> None:
@@ -347,13 +345,13 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
     page = desk.engine.store.list_conversations(desk.engine.store.shard_of(NAME))
     desk.engine.cancel(NAME)
     monkeypatch.setattr(desk.engine.store, "list_conversations", lambda *_, **__: page)
-    assert desk.result("conversation.list", limit=1, shard=0)["conversations"] == []
+    assert desk.result("conversation.list", limit=1)["conversations"] == []
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
+        ({"cursor": "1/open:0"}, "cursor: no earlier call returned '1/open:0'; leave it out to begin again"),
         ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
         ({"platform": "whatsap"}, "whatsap: unknown platform; did you mean whatsapp?"),
@@ -603,19 +601,6 @@ def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sen
     assert "messages" not in shown, "they were read for their times alone"
     (row,) = desk.result("conversation.list")["conversations"]
     assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
-
-
-def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(desk: Desk) -> None:
-    now_ms = desk.engine.clock.now_ms
-    sent(desk.engine, "m1", sent_ms_ago=None)
-    desk.engine.clock.advance(60_000)
-    of = {"conversation": OF_WHATSAPP}
-    in_time = desk.result("conversation.hold", **of, holdMs=DAY_MS - 60_000)
-    assert in_time == {"heldUntil": now_ms + DAY_MS, "replyUntil": now_ms + DAY_MS}
-    too_long = desk.result("conversation.hold", **of, holdMs=DAY_MS - 59_999)
-    assert (too_long.pop("warning"), too_long) == (
-        OUTLASTS_REPLY_WINDOW, {"heldUntil": now_ms + DAY_MS + 1, "replyUntil": now_ms + DAY_MS},
-    )  # fmt: skip
 
 
 def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
