@@ -16,7 +16,6 @@ from message_buffer.settings import (
     GateSettings,
     IngestSettings,
     LogSettings,
-    TuningSettings,
     ValkeySettings,
 )
 
@@ -112,11 +111,8 @@ class BufferStack(StageStack):
             dead_letter_queue_url=self.dead_letters.queue_url,
             takeovers_table=self.takeovers_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
-            tuning=TuningSettings(
-                self.tuning_table.table_name, None if notes_all else config.tune.assumed_reply_ms, config.tune.learn
-            )
-            if self.tuning_table
-            else None,
+            tuning_table=self.tuning_table.table_name if self.tuning_table else None,
+            assumed_reply_ms=None if notes_all else config.tune.assumed_reply_ms,
         )
 
         self.dynamodb_lane = (

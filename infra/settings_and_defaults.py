@@ -202,8 +202,6 @@ class TuneConfig(Settings):
     assumed_reply_ms: Annotated[int, Field(ge=100, le=120_000)] | None = 2_000
     """How long after an emission a reply is assumed in a conversation in which none was ever noted. Set it to the time
     your agent usually takes, or to `null` if your consumers ask the gate before each reply."""
-    learn: bool = False
-    """Also count by the lengths and ends of messages, for `bufferctl tune --learn`. Set it to try the learned wait."""
     weekly: WeeklyTuneConfig | None = None
     """Once a week move the `silenceMs` of each tenant, platform and agent with 300 turns in four weeks towards this
     goal, by at most a factor of 1.5. Set it, such as to `{}`, if you trust `bufferctl tune` to decide without you."""

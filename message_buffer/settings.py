@@ -91,16 +91,6 @@ class DynamoDbLaneSettings(NamedTuple):
     queue_url: str
 
 
-class TuningSettings(NamedTuple):
-    """The table of the counts of gaps, and how long after an emission a reply is assumed in a conversation in which
-    none was ever noted. None if all replies are noted."""
-
-    table: str
-    assumed_reply_ms: int | None = None
-    learns: bool = False
-    """True to count for the learned wait."""
-
-
 class EmissionSettings(NamedTuple):
     """The places to which batches are emitted, and the limits of an emission."""
 
@@ -112,8 +102,10 @@ class EmissionSettings(NamedTuple):
     takeovers_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
-    tuning: TuningSettings | None = None
-    """None if the stage does not count."""
+    tuning_table: str | None = None
+    """None if the stage does not count how many authors go on."""
+    assumed_reply_ms: int | None = None
+    """When a reply is assumed in a conversation in which none was ever noted. None if all replies are noted."""
 
 
 class WhatsAppQueueSettings(NamedTuple):

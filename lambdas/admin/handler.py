@@ -97,7 +97,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             time_left=call.time_left,
         ),
         tuning=Tuning(
-            TuningTable(settings.tuning_table, patience=aws.PATIENT) if settings.tuning_table else None,
+            TuningTable(settings.tuning_table) if settings.tuning_table else None,
             settings.tune_weekly,
             rules,
             telemetry,

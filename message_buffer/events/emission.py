@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from message_buffer.aws import clients as aws
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
@@ -150,7 +151,7 @@ class Emission:
                 self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         if not self._gap_counts:
             return ""
-        return self._gap_counts.add(conversation, taken, content.messages, content.learned_waits, agent=content.agent)
+        return self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -200,8 +201,10 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
-    of = settings.tuning
-    gap_counts = GapCounts(TuningTable(of.table), telemetry, of.assumed_reply_ms, learns=of.learns) if of else None
+    gap_counts = None
+    if settings.tuning_table:
+        table = TuningTable(settings.tuning_table, patience=aws.HURRIED)
+        gap_counts = GapCounts(table, telemetry, settings.assumed_reply_ms)
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),

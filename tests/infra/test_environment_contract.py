@@ -118,8 +118,7 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
         ({"lane": "dynamodb", "tune": {"replies": True, "assumed_reply_ms": 9_000}}, True, 9_000, True),
         ({"responder": {}}, True, None, False),
         ({"responder": {"gate": "deliver"}}, True, 2_000, False),
-        ({"tune": {"counts": False}}, False, None, False),
-        ({"tune": {"learn": True}}, True, 2_000, False),
+        ({"tune": {"counts": False}}, False, 2_000, False),
     ],
 )
 def test_a_stage_counts_gaps_unless_it_is_told_not_to(
@@ -133,10 +132,9 @@ def test_a_stage_counts_gaps_unless_it_is_told_not_to(
     found = functions_of(template)
     assert settings_of(found["ingest"]).notes_replies == notes
     for role in {"conversation_processor", "dynamodb_processor"} & found.keys():
-        tuning = settings_of(found[role]).emission.tuning
-        assert bool(tuning) == counts
-        assert not tuning or tuning.assumed_reply_ms == assumed_ms
-        assert not tuning or tuning.learns == ("learn" in overrides.get("tune", {}))
+        emission = settings_of(found[role]).emission
+        assert bool(emission.tuning_table) == counts
+        assert emission.assumed_reply_ms == assumed_ms
     assert any("Tuning" in name for name in template.find_resources("AWS::DynamoDB::Table")) == counts
 
 

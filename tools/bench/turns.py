@@ -98,7 +98,7 @@ def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], 
     """Return the tallies of `runs`, in which each part waits as its model says, at one price for all."""
     messages = {fragment.message for run in runs for fragment in run.fragments}
     parts = [
-        (of_part, {each: [hazards(model.numbers, at, each) for at in range(PLACES)] for each in messages})
+        (of_part, {each: [hazards(model, at, each) for at in range(PLACES)] for each in messages})
         for of_part, model in models
     ]
 
