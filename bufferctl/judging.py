@@ -26,9 +26,9 @@ class Judged(NamedTuple):
     turns: int
     mean_wait_ms: float
     """The mean wait of authors who had finished."""
-    learned: float
+    share_learned: float
     """The share of the gaps inside turns that the learned wait cuts."""
-    fixed: float
+    share_fixed: float
     """The share that one wait for all, with the same mean, cuts."""
     gain: Rate
     """By how much the first share is smaller, with the 95 % interval."""
@@ -85,7 +85,7 @@ def judge(parts: Sequence[tuple[Mapping[Cell, Count], Model]]) -> Judged:
         fixed += weight * cut / of_all
         differ += weight * (1 - cut if is_cut else cut) / of_all
     gain = fixed - learned
-    error = 1.96 * math.sqrt((differ - gain * gain) / of_all)
+    error = 1.96 * math.sqrt(max(differ - gain * gain, 0) / of_all)
     turns = sum(turns_in(counts) for counts, _ in parts)
     return Judged(turns, mean_ms, learned, fixed, Rate(gain, gain - error, gain + error))
 

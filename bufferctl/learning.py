@@ -19,19 +19,18 @@ from message_buffer.rules.learned import (
     FIRST,
     LATE,
     MAX_GAP_MS,
-    MAX_LEARNED_WAIT_MS,
-    MIN_LEARNED_WAIT_MS,
     NUMBERS,
     PLACES,
     SOON,
     SPANS,
+    WAITS_S,
     Model,
     Seen,
     best_wait_ms,
     features,
     hazards,
 )
-from message_buffer.tuning.cells import OUTCOMES, WHOLE
+from message_buffer.tuning.cells import WHOLE
 
 ROUNDS, MAX_STEPS = 3, 30
 # How many numbers of a model add to those of the spans.
@@ -76,13 +75,12 @@ def cells_of(counters: Mapping[str, int], unresolved: float = 0) -> dict[Cell, C
     """
     counts: dict[Cell, Count] = defaultdict(nothing)
     for name, number in counters.items():
-        count, at = counts[int(name[0], 16), Seen(*map(int, name[1:4]))], OUTCOMES.index(name[4])
-        if at < SPANS:
-            count.went_on[at] = number / WHOLE
-        elif at == SPANS:
-            count.finished[0] = number / WHOLE * (1 + unresolved)
+        count, span = counts[int(name[0], 16), Seen(*map(int, name[1:4]))], int(name[5], 16)
+        if name[4] == "w":
+            count.went_on[span] = number / WHOLE
         else:
-            count.unwatched[at - SPANS - 1] = number / WHOLE * (1 + unresolved)
+            of_kind, at = (count.unwatched, span) if span < SPANS else (count.finished, 0)
+            of_kind[at] = number / WHOLE * (1 + unresolved)
     return counts
 
 
@@ -109,8 +107,7 @@ def learn(
     runs: Sequence[Run],
     mean_wait_ms: float,
     *,
-    min_ms: int = MIN_LEARNED_WAIT_MS,
-    max_ms: int = MAX_LEARNED_WAIT_MS,
+    waits_s: Sequence[int] = WAITS_S,
     knows_answers: bool = True,
 ) -> Model:
     """Return the model whose waits cut the fewest of these turns at this mean wait. The waits of one round weigh the
@@ -121,28 +118,25 @@ def learn(
         return counts if knows_answers else _soon_as_first(counts)
 
     counts = counted()
-    model = learn_from(counts, mean_wait_ms, min_ms=min_ms, max_ms=max_ms)
+    model = learn_from(counts, mean_wait_ms, waits_s=waits_s)
     for _ in range(ROUNDS - 1):
-        waits = {message: waits_of(model, message, min_ms, max_ms) for message in {message for _, message in counts}}
+        waits = {message: waits_of(model, message, waits_s) for message in {message for _, message in counts}}
         counts = _mean(counts, counted(waits.__getitem__))
-        model = learn_from(counts, mean_wait_ms, min_ms=min_ms, max_ms=max_ms, start=model)
+        model = learn_from(counts, mean_wait_ms, waits_s=waits_s, start=model)
     return model
 
 
-def waits_of(
-    model: Model, message: Seen, min_ms: int = MIN_LEARNED_WAIT_MS, max_ms: int = MAX_LEARNED_WAIT_MS
-) -> list[int]:
-    """Return the message's waits by place. Each is one of the edges between the bounds."""
+def waits_of(model: Model, message: Seen, waits_s: Sequence[int] = WAITS_S) -> list[int]:
+    """Return the message's waits by place. Each is one of the given ones."""
     price = math.exp(model[-1])
-    return [best_wait_ms(hazards(model, place, message), price, min_ms, max_ms) for place in range(PLACES)]
+    return [best_wait_ms(hazards(model, place, message), price, waits_s) for place in range(PLACES)]
 
 
 def learn_from(
     counts: Counts,
     mean_wait_ms: float,
     *,
-    min_ms: int = MIN_LEARNED_WAIT_MS,
-    max_ms: int = MAX_LEARNED_WAIT_MS,
+    waits_s: Sequence[int] = WAITS_S,
     start: Model | None = None,
 ) -> Model:
     """Return the model of these counts, at the lowest price at which authors who have finished wait for no longer than
@@ -155,7 +149,7 @@ def learn_from(
     of_all = sum(finished for _, finished in cells)
 
     def is_too_long(price: float) -> bool:
-        waited = sum(best_wait_ms(hazard, price, min_ms, max_ms) * finished for hazard, finished in cells)
+        waited = sum(best_wait_ms(hazard, price, waits_s) * finished for hazard, finished in cells)
         return bool(waited > mean_wait_ms * of_all)
 
     return (*numbers, math.log(lowest_price(is_too_long)[1]))

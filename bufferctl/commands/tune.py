@@ -91,7 +91,7 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
     wait with the same mean. Without a mean wait, take that of today."""
     model, judged = learn_and_judge(read, mean_wait_ms, turns)
     mean = _seconds(round(judged.mean_wait_ms))
-    waits = (("learned", judged.learned), ("one for all", judged.fixed))
+    waits = (("learned", judged.share_learned), ("one for all", judged.share_fixed))
     rows = table([{"wait": name, "mean": mean, "cut": f"{share:.1%}"} for name, share in waits])
     gain = f"{judged.gain.share:.1%} ({judged.gain.low:.1%} to {judged.gain.high:.1%})"
     said = f"On {judged.turns:,} turns that it was not trained on, the learned wait cuts {gain} less of the gaps."

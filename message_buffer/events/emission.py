@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from message_buffer.aws import clients as aws
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
@@ -201,10 +200,7 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
-    gap_counts = None
-    if settings.tuning_table:
-        table = TuningTable(settings.tuning_table, patience=aws.HURRIED)
-        gap_counts = GapCounts(table, telemetry, settings.assumed_reply_ms)
+    table = TuningTable(settings.tuning_table) if settings.tuning_table else None
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -214,7 +210,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         idle=IdleTable(settings.takeovers_table),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
-        gap_counts=gap_counts,
+        gap_counts=GapCounts(table, telemetry, settings.assumed_reply_ms) if table else None,
     )
 
 

@@ -9,6 +9,7 @@ author wait longer who had finished. The price is the share of a turn that must 
 import math
 import unicodedata
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import mul
@@ -19,14 +20,15 @@ from message_buffer.limits import HOUR_MS, SECOND_MS
 # A turn ends if its author is silent for longer than the last of these edges.
 EDGES_S = (0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 30)
 SPANS = len(EDGES_S) - 1
-MIN_LEARNED_WAIT_MS, MAX_LEARNED_WAIT_MS = 1_000, 15_000
+# The waits that a model chooses from.
+WAITS_S = EDGES_S[1:9]
 MAX_GAP_MS = EDGES_S[-1] * SECOND_MS
 GAP_EDGES_MS = (3_000, 6_000, 10_000, 15_000)
 LENGTH_EDGES = (5, 10, 20, 40, 80, 160, 320)
 # The classes of a text's end. The class 0 is a letter or a digit.
 _ENDS = {".": 1, "?": 2, "!": 3, "…": 4, ",": 4, ":": 4, ";": 4}
 OTHER_END, EMOJI_END = 5, 6
-HOURS_OF_A_QUARTER = 6
+QUARTER_MS = 6 * HOUR_MS
 # A message's place: the first of a batch, the first soon after another batch, the second, or a later one, by its gap.
 FIRST, SOON, SECOND, LATER, PLACES = 0, 1, 2, 7, 12
 DIGITS = 5
@@ -50,8 +52,7 @@ class Seen(NamedTuple):
 
 def seen(text: str, at_ms: int) -> Seen:
     """Return the features of a message that came at this time. No part of the text can be derived from them."""
-    hour = at_ms // HOUR_MS % 24
-    return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), hour // HOURS_OF_A_QUARTER)
+    return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), at_ms // QUARTER_MS % 4)
 
 
 def place_of(count: int, gap_ms: float | None) -> int:
@@ -96,24 +97,19 @@ def features(place: int, message: Seen) -> tuple[list[float], list[float]]:
     return always, [length, follows, follows * (gap / 2 - 1), not message.end]
 
 
-def best_wait_ms(
-    hazard: list[float], price: float, min_ms: int = MIN_LEARNED_WAIT_MS, max_ms: int = MAX_LEARNED_WAIT_MS
-) -> int:
-    """Return the wait that joins the most, less the price of waiting."""
-    # Hazards rise and then fall, so compare all edges, and not only the first one where the gain stops growing.
+def best_wait_ms(hazard: list[float], price: float, waits_s: Sequence[int] = WAITS_S) -> int:
+    """Return the one of these waits, which are edges, that joins the most, less the price of waiting."""
+    # Hazards rise and then fall, so compare all waits, and not only the first one where the gain stops growing.
     silent = [1.0]
     for each in hazard:
         silent.append(silent[-1] * (1 - each))
     # Only an author who has finished waits in vain, so the price counts in proportion to his chance.
-    worth = [1 - share - price * silent[-1] * edge for share, edge in zip(silent, EDGES_S, strict=True)]
-    allowed = [at for at, edge in enumerate(EDGES_S) if min_ms <= edge * SECOND_MS <= max_ms]
-    return EDGES_S[max(allowed, key=lambda at: worth[at])] * SECOND_MS
+    worth = {edge: 1 - share - price * silent[-1] * edge for share, edge in zip(silent, EDGES_S, strict=True)}
+    return max(waits_s, key=worth.__getitem__) * SECOND_MS
 
 
 def _end_of(text: str) -> int:
-    last = text[-1:]
-    if text.endswith("..."):
-        return _ENDS["…"]
+    last = "…" if text.endswith("...") else text[-1:]
     if last in _ENDS:
         return _ENDS[last]
     if not last or last.isalnum():

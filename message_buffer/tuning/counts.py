@@ -16,18 +16,18 @@ from message_buffer.errors import MessageBufferError
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
-from message_buffer.messages.conversation_id import is_trial, parse_conversation_id
+from message_buffer.messages.conversation_id import escape_part, is_trial, parse_conversation_id
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.cells import Gap, count_cells
 from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
-from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable, scope_of
+from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
 
 # A gap is watched for at most this long.
 MAX_GAP_MS = BINS_MS[-1]
 # Between two writes, only the batches of so many scopes are counted in these scopes. The stage's counts have all.
 MAX_SCOPES = 20
 # DynamoDB accepts an expression of 4 KiB, which has room for this many counters of cells twice.
-MAX_CELLS = 120
+MAX_CELLS = 110
 
 
 class GapCounts:
@@ -57,7 +57,7 @@ class GapCounts:
         with self._lock:
             if max(len(cells), len(self._sums.get(half, ()))) > MAX_CELLS:
                 cells, last_cell = Counter(), ""
-            scope = scope_of(name.tenant, name.platform, agent)
+            scope = "/".join(map(escape_part, (name.tenant, name.platform, agent or "")))
             for each, more in ((STAGE, counts), (half, cells), (scope, counts)):
                 if more and (each in self._sums or len(self._sums) < MAX_SCOPES):
                     self._sums.setdefault(each, Counter()).update(more)
@@ -74,15 +74,17 @@ class GapCounts:
                 return
             self._write_from_ms = now_ms + MINUTE_MS
             sums, self._sums = self._sums, {}
-        try:
-            while sums and may_go_on():
-                scope = next(iter(sums))
-                stored = self._table.add(scope, sums[scope], now_ms=now_ms)
-                del sums[scope]
-                if scope == STAGE:
-                    self._telemetry.measure_percent("GoingOnRate", 100 * going_on(stored).share)
-        except MessageBufferError as error:
-            self._telemetry.warn("counts not written", reason=str(error))
+        while sums and may_go_on():
+            scope = next(iter(sums))
+            counts = sums.pop(scope)
+            try:
+                stored = self._table.add(scope, counts, now_ms=now_ms)
+            except MessageBufferError as error:
+                sums[scope] = counts  # as the last one, so that it does not keep the others from being written
+                self._telemetry.warn("counts not written", reason=str(error))
+                break
+            if scope == STAGE:
+                self._telemetry.count("GoingOnRate", round(100 * going_on(stored).share))
         with self._lock:
             for scope, counts in sums.items():
                 self._sums.setdefault(scope, Counter()).update(counts)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from message_buffer.aws.dynamodb import Item, Table, Values, expressions, number, text
 from message_buffer.limits import DAY_MS, SECOND_MS
-from message_buffer.messages.conversation_id import escape_part
 from message_buffer.tuning.curve import Counts
 
 STAGE = "*"
@@ -45,7 +44,3 @@ def week_of(now_ms: int) -> str:
 
 def _counts(item: Item) -> Counts:
     return {name: number(item, name) for name in item.keys() - {"scope", "week", "expires_at"}}
-
-
-def scope_of(tenant: str, platform: str, agent: str | None) -> str:
-    return "/".join(map(escape_part, (tenant, platform, agent or "")))
