@@ -352,7 +352,8 @@ def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _counts(config: StageConfig, traffic: Traffic) -> list[Line]:
     minutes = min(traffic.batches, traffic.active_seconds / 60) * config.tune.counts
-    written = minutes * used("count_writes") / MILLION
+    of_cells = min(minutes, traffic.batches * config.tune.counts / used("cell_batches"))
+    written = (minutes * used("count_writes") + of_cells * used("cell_writes")) / MILLION
     return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 
 

@@ -26,8 +26,9 @@ from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
 MAX_GAP_MS = BINS_MS[-1]
 # Between two writes, only the batches of so many scopes are counted in these scopes. The stage's counts have all.
 MAX_SCOPES = 20
-# DynamoDB accepts an expression of 4 KiB, which has room for this many counters of cells twice.
-MAX_CELLS = 110
+# A write pays for the size of the whole item, so it waits for so many counters of cells. DynamoDB accepts an expression
+# of 4 KiB, which has room for twice the greater number.
+MIN_CELLS, MAX_CELLS = 10, 110
 
 
 class GapCounts:
@@ -73,7 +74,8 @@ class GapCounts:
             if now_ms < self._write_from_ms or not self._sums:
                 return
             self._write_from_ms = now_ms + MINUTE_MS
-            sums, self._sums = self._sums, {}
+            ready = [each for each, counts in self._sums.items() if each not in CELLS or len(counts) >= MIN_CELLS]
+            sums = {scope: self._sums.pop(scope) for scope in ready}
         while sums and may_go_on():
             scope = next(iter(sums))
             counts = sums.pop(scope)
