@@ -34,8 +34,7 @@ class Tuning:
     clock: Clock = system_clock
 
     def read(self, request: r.ReadTuning) -> Json:
-        """Return the counts of the last weeks by scope, which is `tenant/platform/agent`, and those for the learned
-        wait."""
+        """Return the counts of the last weeks by scope (`tenant/platform/agent`), and those for the learned wait."""
         if not self.table:
             raise InvalidInput("this stage does not count: set tune.counts in cdk.json")
         sums = self.table.sums(since_ms=self.clock() - (request.weeks - 1) * 7 * DAY_MS)

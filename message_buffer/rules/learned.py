@@ -11,7 +11,7 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import mul
 from typing import NamedTuple
 
@@ -28,14 +28,12 @@ LENGTH_EDGES = (5, 10, 20, 40, 80, 160, 320)
 # The classes of a text's end. The class 0 is a letter or a digit.
 _ENDS = {".": 1, "?": 2, "!": 3, "…": 4, ",": 4, ":": 4, ";": 4}
 OTHER_END, EMOJI_END = 5, 6
-QUARTER_MS = 6 * HOUR_MS
 # A message's place: the first of a batch, the first soon after another batch, the second, or a later one, by its gap.
 FIRST, SOON, SECOND, LATER, PLACES = 0, 1, 2, 7, 12
 DIGITS = 5
 NUMBERS = SPANS + 24
 # The logarithm of each span's middle, scaled to about -1.4 … 1.2. Numbers with this factor shift hazards in time.
 LATE = tuple(math.log((a + b) / 8) / 1.5 for a, b in pairwise(EDGES_S))
-
 
 Model = tuple[float, ...]
 """The log-odds of each span, then what each of the `features` adds, and the logarithm of the price."""
@@ -52,7 +50,7 @@ class Seen(NamedTuple):
 
 def seen(text: str, at_ms: int) -> Seen:
     """Return the features of a message that came at this time. No part of the text can be derived from them."""
-    return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), at_ms // QUARTER_MS % 4)
+    return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), at_ms // (6 * HOUR_MS) % 4)
 
 
 def place_of(count: int, gap_ms: float | None) -> int:
@@ -68,12 +66,6 @@ def packed_waits(model: Model, message: Seen) -> str:
     """Return the message's waits by place, as a text in which each has five digits, so that a script can pick one."""
     waits = (best_wait_ms(hazards(model, place, message), math.exp(model[-1])) for place in range(PLACES))
     return "".join(f"{wait_ms:0{DIGITS}}" for wait_ms in waits)
-
-
-def packed_wait(waits: str, count: int, gap_ms: float | None) -> int:
-    """Return one of the waits in a text of `packed_waits`."""
-    at = DIGITS * place_of(count, gap_ms)
-    return int(waits[at : at + DIGITS])
 
 
 def hazards(model: Model, place: int, message: Seen) -> list[float]:
@@ -100,9 +92,7 @@ def features(place: int, message: Seen) -> tuple[list[float], list[float]]:
 def best_wait_ms(hazard: list[float], price: float, waits_s: Sequence[int] = WAITS_S) -> int:
     """Return the one of these waits, which are edges, that joins the most, less the price of waiting."""
     # Hazards rise and then fall, so compare all waits, and not only the first one where the gain stops growing.
-    silent = [1.0]
-    for each in hazard:
-        silent.append(silent[-1] * (1 - each))
+    silent = list(accumulate(hazard, lambda still, goes_on: still * (1 - goes_on), initial=1.0))
     # Only an author who has finished waits in vain, so the price counts in proportion to his chance.
     worth = {edge: 1 - share - price * silent[-1] * edge for share, edge in zip(silent, EDGES_S, strict=True)}
     return max(waits_s, key=worth.__getitem__) * SECOND_MS

@@ -365,7 +365,7 @@ class Rules(_RuleFields):
         """Return the rules in the lanes' form. For a VIP, `vip_silence_ms` replaces `silence_ms`, and typing does not
         extend the wait. In a fixed window, the silence is the longest wait, so no message can prolong the wait."""
         vip = self.priority == "vip"
-        if self._has_fixed_window:
+        if self.effective_wait == "window":
             window_ms = min(self.window_ms, self.max_wait_ms)
             return Timing(
                 silence_ms=window_ms,
@@ -401,12 +401,12 @@ class Rules(_RuleFields):
         after a button press for neither typing nor a caption. Only other messages have a learned wait. A VIP's wait and
         a fixed window ignore all this."""
         timing = self.timing
-        if self.learned and self.has_learned_wait:
+        if self.learned and self.effective_wait == "learned":
             timing = timing._replace(learned=packed_waits(self.learned, seen(text, at_ms)))
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
-        if self.priority == "vip" or self._has_fixed_window:
+        if self.priority == "vip" or self.wait == "window":
             return timing
         if is_pressed and not is_pending:
             return timing._replace(pressed_ms=self.pressed_silence_ms)
@@ -427,12 +427,9 @@ class Rules(_RuleFields):
         return app in self.inbox_apps
 
     @property
-    def has_learned_wait(self) -> bool:
-        return self.wait == "learned" and self.priority != "vip"
-
-    @property
-    def _has_fixed_window(self) -> bool:
-        return self.wait == "window" and self.priority != "vip"
+    def effective_wait(self) -> str:
+        """Return the rule `wait`, which has no effect for a VIP."""
+        return "silence" if self.priority == "vip" else self.wait
 
     @cached_property
     def control_words(self) -> ControlWords:

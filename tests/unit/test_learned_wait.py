@@ -9,6 +9,7 @@ import pytest
 from bufferctl.learning import EFFECTS, Count, Counts, counts_of, learn, learn_from, nothing, waits_of
 from bufferctl.turns import Fragment, Run, read_table, replay, turns_of
 from message_buffer.limits import HOUR_MS
+from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.learned import (
     EDGES_S,
     LATER,
@@ -20,11 +21,11 @@ from message_buffer.rules.learned import (
     Seen,
     best_wait_ms,
     hazards,
-    packed_wait,
     packed_waits,
     place_of,
     seen,
 )
+from message_buffer.rules.rules_and_defaults import Rules
 from tools.bench.turns import Tally, at_mean, cut_share, mean_wait_ms, tallies
 
 MESSAGES = [Seen(length, end, quarter) for length in (0, 3, 7) for end in range(7) for quarter in range(4)]
@@ -72,9 +73,10 @@ def test_a_model_has_at_most_forty_numbers() -> None:
 def test_the_waits_of_a_message_are_packed_and_one_of_them_is_picked_by_position_and_gap(seed: int) -> None:
     model = random_model(seed)
     for message in MESSAGES:
-        waits, packed = waits_of(model, message), packed_waits(model, message)
+        waits, timing = waits_of(model, message), Rules().timing._replace(learned=packed_waits(model, message))
         for count, gap_ms in ((1, None), (1, 30_000), (2, 3_001), (5, 15_001)):
-            assert packed_wait(packed, count, gap_ms) == waits[place_of(count, gap_ms)]
+            facts = Facts(0, 0, count, gap_ms)
+            assert due_after_message(facts, timing, 0).wait_ms == waits[place_of(count, gap_ms)]
 
 
 @pytest.mark.parametrize("seed", range(5))

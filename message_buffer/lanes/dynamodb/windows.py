@@ -290,9 +290,9 @@ class Windows(Table):
         do = f"{do} REMOVE #tail, {remove} ADD {add}"
         return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
-    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int, tail: str = "") -> bool:
+    def close(self, conversation: str, owner: str, *, generation: int, now_ms: int, tail: str = "") -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
-        values: Values = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms), "tail": tail}
+        values: Values = {"generation": generation, "none": 0, "expires": seconds(now_ms + REMEMBERED_MS), "tail": tail}
         return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
