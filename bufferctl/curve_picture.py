@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from message_buffer.tuning.curve import WITHIN_MS, Rate
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 64, 24, 52, 64
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 76, 24, 52, 64
 STYLE = """<style>
 text { fill: #24292f } .page { fill: #ffffff } .grid { stroke: #d8dee4 } .band { fill: #0072b2; opacity: .18 }
 .line { stroke: #0072b2; fill: none; stroke-width: 2.5 } .now { fill: #d55e00 } .best { stroke: #57606a }
@@ -37,11 +37,15 @@ def svg(points: Mapping[int, Rate], *, now: tuple[float, Rate], best_ms: int | N
     for tenth in range(round(highest * 10) + 1):
         x, y = at(0, tenth / 10).split()
         parts.append(f'<path class="grid" d="M{x} {y}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{float(y) + 4}" text-anchor="end">{tenth * 10} %</text>')
-    centre = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(
-        f'<text x="{centre}" y="{HEIGHT - 16}" text-anchor="middle">silence = mean wait after a message</text>'
-    )
+        parts.append(f'<text x="{LEFT - 8}" y="{float(y) + 4}" text-anchor="end">{tenth * 10}%</text>')
+    for place, name in (
+        (
+            f"translate({(LEFT + WIDTH - RIGHT) / 2} {HEIGHT - 16})",
+            "silence after the last message, which is the mean wait",
+        ),
+        (f"translate(24 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)", "cut batches, with the 95% interval"),
+    ):
+        parts.append(f'<text transform="{place}" text-anchor="middle">{name}</text>')
     band = [at(ms, rate.high) for ms, rate in points.items()]
     band += [at(ms, rate.low) for ms, rate in reversed([*points.items()])]
     parts.append(f'<path class="band" d="M{" L".join(band)}Z"/>')

@@ -38,7 +38,11 @@ History = Mapping[str, list[Line]]
 def read_history(path: Path) -> History:
     """Return the lines of each conversation in the order of their times. Raise Failed, which names a wrong line."""
     found: dict[str, list[Line]] = {}
-    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+    try:
+        texts = path.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise Failed(f"Cannot read {path}: {error}.") from error
+    for number, text in enumerate(texts, 1):
         try:
             given = json.loads(text)
             at, author = given["at"], {"customer": True, "us": False}[given["from"]]

@@ -94,15 +94,9 @@ class BufferStack(StageStack):
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
         # How long authors are silent before they go on, by scope and week (`message_buffer/tuning/`).
-        self.tuning_table = (
-            TableConstruct(
-                self, "Tuning", config=config, partition_key="scope", sort_key="week", expires_by="expires_at"
-            )
-            if config.tune.counts
-            else None
+        self.tuning_table = TableConstruct(
+            self, "Tuning", config=config, partition_key="scope", sort_key="week", expires_by="expires_at"
         )
-        # The responder asks the gate right before each reply, unless it delivers every reply.
-        notes_all = config.responder is not None and config.responder.gate != "deliver"
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
@@ -110,19 +104,15 @@ class BufferStack(StageStack):
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
             takeovers_table=self.takeovers_table.table_name,
+            tuning_table=self.tuning_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
-            tuning_table=self.tuning_table.table_name if self.tuning_table else None,
-            assumed_reply_ms=None if notes_all else config.tune.assumed_reply_ms,
         )
 
         self.dynamodb_lane = (
             DynamoDbLaneResources(self, runtime=self._runtime, emission=emission) if config.has_dynamodb_lane else None
         )
-        fallback = self.dynamodb_lane.settings if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission, fallback=fallback)
-            if valkey
-            else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission) if valkey else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)
@@ -255,18 +245,22 @@ class BufferStack(StageStack):
                 rules_table=self.rules_table.table_name,
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
+                tuning_table=self.tuning_table.table_name,
                 oversize_bucket=self.oversize.bucket_name,
                 ages_out=_ages_out(self._config),
                 queues=tuple(self.queues),
                 queue_dead_letter_urls=tuple(each.dead_letters.queue_url for each in self.queues.values()),
-                tuning_table=self.tuning_table.table_name if self.tuning_table else None,
-                tune_weekly=weekly.model_dump() if (weekly := self._config.tune.weekly) else None,
             ),
         )
-        if weekly:
-            event = events.RuleTargetInput.from_object({"operation": "tune.weekly", "by": "tune", "scope": "stage"})
+        idle_pass = events.RuleTargetInput.from_object({"operation": "idle.pass", "by": "schedule"})
+        every_minute = events.Schedule.rate(cdk.Duration.minutes(1))
+        target = targets.LambdaFunction(function, event=idle_pass, retry_attempts=0)
+        events.Rule(self, "PassOverIdle", schedule=every_minute, targets=[target])
+        if cut_share := self._config.tune.weekly_cut_share:
+            event = {"operation": "tune.weekly", "by": "tune", "scope": "stage", "cutShare": cut_share}
+            request = events.RuleTargetInput.from_object(event)
             schedule = events.Schedule.cron(week_day="MON", hour="3", minute="0")
-            target = targets.LambdaFunction(function, event=event, retry_attempts=0)
+            target = targets.LambdaFunction(function, event=request, retry_attempts=0)
             events.Rule(self, "TuneEveryWeek", schedule=schedule, targets=[target])
         return function
 
@@ -307,6 +301,5 @@ def _ages_out(config: StageConfig) -> dict[str, int]:
         if config.end_user_messaging_topic
         else 0,
         "archive of the bus": config.bus.archive_days,
-        "daily snapshots of the cache": config.cache.snapshot_days if config.has_valkey_lane else 0,
     }
     return {place: days for place, days in found.items() if days}

@@ -57,7 +57,6 @@ class DynamoDbLaneResources:
                 log=runtime.log,
                 dynamodb_lane=self.settings,
                 emission=emission,
-                is_alone=not config.has_valkey_lane,
             ),
             # Messages that arrive while the processor empties a window are stored in the next window, so a lively
             # conversation causes a chain of triggers without end, which Lambda would mistake for a loop.

@@ -43,11 +43,11 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
-    if stack.tuning_table:
-        _grant_table(admin, stack.tuning_table, "Scan")
+    _grant_table(admin, stack.tuning_table, "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
-    grant(gate, "dynamodb:Scan", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
+    for function in (admin, gate):
+        grant(function, "dynamodb:Query", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
     grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
 
     if valkey := stack.valkey_lane:
@@ -70,12 +70,9 @@ def grant_to_lanes(stack: BufferStack) -> None:
             grant(function, INVOKE, on=valkey.startable_arn)
         grant(valkey.processor, INVOKE, on=valkey.conversation_processor.entrance.function_arn)
         _grant_emit(valkey.conversation_processor, stack)
-        _grant_idle_pass(valkey.watchdog, stack)
     if dynamodb := stack.dynamodb_lane:
         _grant_emit(dynamodb.processor, stack)
         _grant_end_windows(dynamodb.processor, dynamodb)
-        if stack.valkey_lane is None:
-            _grant_idle_pass(dynamodb.processor, stack)
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
@@ -86,11 +83,10 @@ def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
 
 
 def grant_to_canary(stack: BufferStack) -> None:
-    """Let the canary sign webhooks, receive from its queue, and ask whether its stack is being deployed."""
+    """Let the canary sign webhooks, and receive from its queue."""
     if canary := stack.canary:
         grant(canary.function, READ_SECRET, on=stack.webhook_secrets.policy_arn)
         grant(canary.function, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=canary.queue.queue_arn)
-        grant(canary.function, "cloudformation:DescribeStacks", on=stack.stack_id)
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: ResponderConfig) -> None:
@@ -148,22 +144,12 @@ def _grant_emit(function: Function, stack: BufferStack) -> None:
     """Let `function` emit batches, dead-letter those that it cannot emit, and emit dead letters again."""
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
     _grant_table(function, stack.takeovers_table, "UpdateItem")
+    _grant_table(function, stack.tuning_table, "UpdateItem")
     grant(function, SEND, on=[stack.dead_letters.queue_arn, *(each.queue.queue_arn for each in stack.queues.values())])
     grant(function, "s3:PutObject", on=stack.oversize.arn_for_objects(BATCHES))
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
     for folder in (BATCHES, DEAD_LETTERS):
         _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
-    if stack.tuning_table:
-        _grant_table(function, stack.tuning_table, "UpdateItem")
-
-
-def _grant_idle_pass(function: Function, stack: BufferStack) -> None:
-    """Let `function` find the customers who fell silent, look into the DynamoDB lane, and publish."""
-    grant(function, PUBLISH, on=stack.bus.event_bus_arn)
-    _grant_table(function, stack.takeovers_table, "GetItem", "UpdateItem")
-    grant(function, "dynamodb:Query", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
-    if stack.dynamodb_lane:
-        _grant_table(function, stack.dynamodb_lane.table, "GetItem", "Query")
 
 
 def _grant_forget_objects(function: Function, bucket: OversizeBucket) -> None:

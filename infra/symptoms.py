@@ -238,7 +238,7 @@ SYMPTOMS = (
         name="Canary failed",
         wakes="page",
         metrics=(own("CanaryFailures", "canary"),),
-        # One failed run may be chance. The canary counts nothing if it fails during a deployment.
+        # One failed run may be chance, or a deployment.
         periods=2,
         out_of=3,
         means="Two of three runs of the canary failed: it writes as a customer, and its batches are missing, wrong, "
@@ -340,7 +340,7 @@ SYMPTOMS = (
         out_of=5,
         means="A public cache has three quarters of its 65,000 connections, perhaps because of a flood. At the "
         "limit the fallback takes new messages.",
-        do="`cached CurrConnections Maximum`, `cached NewConnections`, `custom ingest SignInsUnavailable`. Tell "
+        do="`cached CurrConnections Maximum`, `cached NewConnections`, `cached IamAuthenticationThrottling`. Tell "
         "AWS's support, and [give the stage a network](deploy.md#valkey-without-a-network).",
     ),
     Symptom(
@@ -508,9 +508,7 @@ GRAPHS = (
         "per minute",
         (
             *(own("Recovered", role) for role in ("processor", "watchdog", "dynamodb_processor")),
-            own("IdsForgotten", "conversation_processor"),
             Metric("StoreRetries", Source.VALKEY),
-            Metric("SignInsUnavailable", Source.VALKEY),
         ),
     ),
     Graph("Replies", "per minute", (own("Replies", "responder"), own("RepliesWithheld", "responder", reason="*"))),

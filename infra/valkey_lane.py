@@ -15,7 +15,6 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, SECOND_M
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
-    DynamoDbLaneSettings,
     EmissionSettings,
     ProcessorSettings,
     StoreSettings,
@@ -69,9 +68,8 @@ class ValkeyLaneResources:
     """
 
     def __init__(
-        self, scope: Construct, *, runtime: Runtime, valkey: ValkeySettings, emission: EmissionSettings,
-        fallback: DynamoDbLaneSettings | None,
-    ) -> None:  # fmt: skip
+        self, scope: Construct, *, runtime: Runtime, valkey: ValkeySettings, emission: EmissionSettings
+    ) -> None:
         self._scope, self._config = scope, runtime.config
         # After a processor has failed, start a pass of the watchdog a second after the lease has expired.
         self._failures = self._passes_after(
@@ -108,13 +106,10 @@ class ValkeyLaneResources:
             "watchdog",
             runtime=runtime,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            settings=WatchdogSettings(
-                log=runtime.log, valkey=valkey, dynamodb_lane=fallback,
-                event_bus=emission.event_bus, takeovers_table=emission.takeovers_table,
-            ),
+            settings=WatchdogSettings(log=runtime.log, valkey=valkey),
             # The watchdog starts processors, and is invoked when one of them has failed.
             in_a_loop=True,
-        )  # fmt: skip
+        )
         # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
         # line, CloudFormation might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)

@@ -22,7 +22,7 @@
 -- ARGV[8]  start_ms                int   lifetime of a start reservation
 -- ARGV[9]  horizon_ms              int   work due further ahead than this is left to the watchdog
 -- ARGV[10] tail                    str   what the counts of the conversation's next batch need; '' = nothing
--- Returns  {"COMPLETED", due_at_ms | -1, count, start, forgotten} | {"STALE"}
+-- Returns  {"COMPLETED", due_at_ms | -1, count, start} | {"STALE"}
 -- Repeat   returns COMPLETED again, with the same start reservation, until the next batch is completed
 -- Keeps    a newer batch: an old conversation processor cannot complete it
 
@@ -42,7 +42,7 @@ local first_call = taken[1] == token
 if not first_call and redis.call('HGET', conv_key, 'completed_by') ~= token then return {'STALE'} end
 
 local state = redis.call('HMGET', open_key, conversation, '')
-local buffer, alive, start, forgotten = state[1], state[2], 0, 0
+local buffer, alive, start = state[1], state[2], 0
 local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
@@ -52,7 +52,7 @@ if first_call then
   -- a minute before the buffer's first arrival.
   local waiting_ms = buffer and first_at_of(buffer) - 60001 or now_ms + 60000
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', math.min(now_ms - seen_ms, waiting_ms))
-  forgotten = forget_ids(waiting_ms)
+  forget_ids(waiting_ms)
   redis.call('HDEL', conv_key, 'frozen')
   redis.call('HSET', conv_key, 'completed_by', token, 'tail', tail)
   redis.call('ZADD', emitted_key, taken[3], taken[2])
@@ -72,4 +72,4 @@ end
 if due_at then
   -- include start_or_wake
 end
-return {'COMPLETED', due_at or -1, redis.call('LLEN', msgs_key), start, forgotten}
+return {'COMPLETED', due_at or -1, redis.call('LLEN', msgs_key), start}

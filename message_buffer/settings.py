@@ -100,12 +100,9 @@ class EmissionSettings(NamedTuple):
     max_attempts: int
     dead_letter_queue_url: str
     takeovers_table: str
+    tuning_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
-    tuning_table: str | None = None
-    """None if the stage does not count how many authors go on."""
-    assumed_reply_ms: int | None = None
-    """When a reply is assumed in a conversation in which none was ever noted. None if all replies are noted."""
 
 
 class WhatsAppQueueSettings(NamedTuple):
@@ -167,16 +164,11 @@ class DynamoDbProcessorSettings(NamedTuple):
     log: LogSettings
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
-    is_alone: bool
-    """True in a stage without the Valkey lane, whose watchdog would look for customers who fell silent."""
 
 
 class WatchdogSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings
-    dynamodb_lane: DynamoDbLaneSettings | None
-    event_bus: str
-    takeovers_table: str
 
 
 class AdminSettings(NamedTuple):
@@ -195,6 +187,7 @@ class AdminSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
+    tuning_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
@@ -203,8 +196,6 @@ class AdminSettings(NamedTuple):
     """The names of the stage's queues."""
     queue_dead_letter_urls: tuple[str, ...] = ()
     """The dead-letter queue of each of the stage's queues. `forget` also erases there."""
-    tuning_table: str | None = None
-    tune_weekly: dict[str, float] | None = None
 
 
 class GateSettings(NamedTuple):
@@ -273,8 +264,6 @@ class CanarySettings(NamedTuple):
     webhook_secret_id: str
     queue_url: str
     """The queue that receives the events of the canary's conversations."""
-    stack: str
-    """The id of the stack that contains the functions. The canary reads from it whether a deployment is running."""
 
 
 # -- environment variables -----------------------------------------------------------------------------------

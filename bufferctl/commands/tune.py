@@ -16,7 +16,7 @@ from bufferctl.history import measure, read_history, read_rules
 from bufferctl.judging import learn_and_judge
 from bufferctl.options import Ctx, Shown, read_json
 from message_buffer.json_object import Json
-from message_buffer.tuning.curve import Counts, curve, going_on, recommend
+from message_buffer.tuning.curve import WITHIN_MS, Counts, curve, going_on, recommend
 
 GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
 app = typer.Typer()
@@ -35,7 +35,7 @@ def tune(  # noqa: PLR0913 - an option for each choice
     ] = "20%",
     mean_wait: Annotated[str, typer.Option(metavar="SECONDS", help="Recommend this mean wait instead: 4s.")] = "",
     weeks: Annotated[int, typer.Option(min=1, max=26, help="Count this week and the ones before.")] = 4,
-    rules: Annotated[str, typer.Option(help="Replay the history by these rules (JSON).")] = "{}",
+    rules: Annotated[str, typer.Option(help="Replay the history by these rules (JSON).")] = "",
     apply: Annotated[bool, typer.Option("--apply", help="Store the recommendation in the rules.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Write the curve to this file, as SVG.")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="Judge the learned wait on this stage.")] = False,
@@ -50,24 +50,22 @@ def tune(  # noqa: PLR0913 - an option for each choice
             raise Misused("Name --learn or --switch-on, which may have a --table, a --mean-wait and --weeks.")
         mean_ms = _number(mean_wait, "s") * 1_000 if mean_wait else None
         return learn_wait(ctx, ctx.obj.ask("tune.read", weeks=weeks), turns, mean_ms, tenant=switch_on)
-    if (agent and not tenant) or (history and (apply or tenant or platform)):
-        raise Misused("An --agent needs its --tenant; a history has neither, and nothing to --apply to.")
-    goal = (
-        {"mean_wait_ms": _number(mean_wait, "s") * 1_000} if mean_wait else {"cut_share": _number(cut_share, "%") / 100}
-    )
-    lines, given = read_history(history) if history else {}, read_json(rules, what="rules")
+    if (agent and not tenant) or (history and (apply or tenant or platform)) or (rules and not history):
+        raise Misused("An --agent needs its --tenant, --rules need a history, and a history has nothing to --apply to.")
+    goal = _goal(mean_wait, cut_share)
+    lines, given = read_history(history) if history else {}, read_json(rules or "{}", what="rules")
     replays: list[Json] = []
     if history:
         counts, replayed = measure(lines, read_rules(given))
-        replays.append({"rules": rules, **replayed})
-        found: list[Json] = [{"history": str(history), "counts": counts}]
+        replays.append({"rules": rules or "the defaults", **replayed})
+        found: list[tuple[Json, Counts]] = [({"history": str(history)}, counts)]
     else:
         asked = ctx.obj.ask("tune.read", weeks=weeks)["scopes"]
-        found = [{**_names(name), "counts": counts} for name, counts in asked.items()]
+        found = [(_names(scope), counts) for scope, counts in asked.items()]
         wanted = {"tenant": tenant, "platform": platform, "agent": agent}
-        found = [each for each in found if all(part in (None, each[name]) for name, part in wanted.items())]
-        counts = sum((Counter(each["counts"]) for each in found), Counter())
-    scopes = [{**each, "counts": None, **_summary(each["counts"], goal)} for each in found]
+        found = [each for each in found if all(part in (None, each[0][name]) for name, part in wanted.items())]
+        counts = sum((Counter(each) for _, each in found), Counter())
+    scopes = [{**names, **_summary(each, goal)} for names, each in found]
     every, rates = _summary(counts, goal), curve(counts)
     points = {ms: rate._asdict() for ms, rate in rates.items()}
     patch = {"silenceMs": every["silenceMs"], "typingInferenceMs": 0}
@@ -76,7 +74,7 @@ def tune(  # noqa: PLR0913 - an option for each choice
     blocks = _blocks(scopes, every, points, replays)
     result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
     if picture:
-        picture.write_text(svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]), "utf-8")
+        _write(picture, svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]))
     if apply:
         if every["why"]:
             raise Failed(f"Nothing was stored: {every['why']}.")
@@ -110,6 +108,14 @@ def _names(scope: str) -> Json:
     return dict(zip(("tenant", "platform", "agent"), parts, strict=True))
 
 
+def _goal(mean_wait: str, cut_share: str) -> dict[str, float]:
+    if not mean_wait:
+        return {"cut_share": _number(cut_share, "%") / 100}
+    if (mean_wait_ms := _number(mean_wait, "s") * 1_000) > WITHIN_MS:
+        raise Misused(f"A --mean-wait has at most {_seconds(WITHIN_MS)}, within which authors count as going on.")
+    return {"mean_wait_ms": mean_wait_ms}
+
+
 def _number(text: str, unit: str) -> float:
     if not (match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)" + unit, text)):
         raise Misused(f"Write 20% or 4s, not {text!r}.")
@@ -126,12 +132,15 @@ def _summary(counts: Counts, goal: dict[str, float]) -> Json:
 
 
 def _blocks(scopes: list[Json], every: Json, points: dict[int, Json], replays: list[Json]) -> list[Block]:
+    if not every["turns"]:
+        return ["No turns were counted here. While batches are emitted, a stage stores its counts once a minute."]
     rows = [*scopes, *([{"tenant": "all", **every}] if len(scopes) != 1 else [])]
     blocks: list[Block] = [table([_row(each) for each in rows]), GOES_ON, "If every batch waited for:"]
     blocks.append(table([{"silence": _seconds(ms), "cut": _share(rate)} for ms, rate in points.items()]))
     if replays:
         shown = [{**each, "cut": f"{each['cut']:.1%}", "meanWaitMs": round(each["meanWaitMs"])} for each in replays]
-        blocks += ["The history, replayed exactly:", table(shown)]
+        blocks += ["The history, replayed exactly; cut: the author wrote again within 8 s, before our recorded answer:"]
+        blocks += [table(shown)]
     if every["why"]:
         return [*blocks, f"No recommendation: {every['why']}. Wait for more, or name a wider scope or more --weeks."]
     return [*blocks, f"Recommended: silenceMs {every['silenceMs']}, which cuts {_share(every['cut'])} of the batches."]
@@ -150,6 +159,13 @@ def _share(rate: Json) -> str:
 
 def _seconds(ms: float) -> str:
     return f"{ms / 1_000:g} s" if ms % 100 == 0 else f"{ms / 1_000:.2f} s"
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise Failed(f"Cannot write {file}: {error}.") from error
 
 
 def _part(name: str | None) -> str:

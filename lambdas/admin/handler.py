@@ -38,7 +38,7 @@ ACTED = "messages.operator.acted"
 # The operations that change nothing. Each of the others publishes an event, so that teams have an audit trail.
 READS = {
     "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
-    "dead.list", "dead.show", "tune.read",
+    "dead.list", "dead.show", "tune.read", "idle.pass",
 }  # fmt: skip
 
 
@@ -96,13 +96,8 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             bus=bus,
             time_left=call.time_left,
         ),
-        tuning=Tuning(
-            TuningTable(settings.tuning_table) if settings.tuning_table else None,
-            settings.tune_weekly,
-            rules,
-            telemetry,
-            call.time_left,
-        ),
+        tuning=Tuning(TuningTable(settings.tuning_table), rules, telemetry, call.time_left),
+        idle_pass=lambda _request: takeovers.run_pass(lanes, bus, telemetry),
         telemetry=telemetry,
     )
     return Operations(audited(operations, bus, telemetry), telemetry), telemetry, call
@@ -115,6 +110,7 @@ def operations_of(
     *,
     forgetting: Forgetting,
     tuning: Tuning,
+    idle_pass: Callable[[r.Request], Json],
     telemetry: Telemetry,
 ) -> Mapping[str, Operation]:
     return {
@@ -139,7 +135,8 @@ def operations_of(
         "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
         "tune.read": _on(r.ReadTuning, tuning.read),
-        "tune.weekly": _on(r.OfScope, tuning.move),
+        "tune.weekly": _on(r.MoveWaits, tuning.move),
+        "idle.pass": _on(r.Request, idle_pass),
     }
 
 

@@ -213,7 +213,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
         cursor: str | None = FIRST_PAGE
         while cursor:
             page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
-            yield from (each.conversation for each in page.conversations)
+            yield from page.conversations
             cursor = page.next_cursor
 
 

@@ -1,33 +1,32 @@
 """Shows how long authors are silent before they go on, and once a week moves the waits towards the recommended ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from lambdas.admin import requests as r
 from lambdas.admin.rules import ANY, MIN_MS_LEFT_TO_RETIME, RulesAdmin
 from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.errors import MessageBufferError
 from message_buffer.json_object import Json
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import unescape_part
 from message_buffer.telemetry import Telemetry
-from message_buffer.tuning.curve import Counts, recommend
+from message_buffer.tuning.curve import recommend
 from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
 
 # A response has the scopes with the most turns, and has room for this many.
 MAX_SCOPES = 2_000
 # In a week, a wait becomes at most this many times as long or as short.
 MAX_FACTOR = 1.5
+# No move makes a wait shorter than this. Recommended silences are no longer than `curve.WITHIN_MS`.
+MIN_SILENCE_MS = 1_000
 
 
 @dataclass(frozen=True)
 class Tuning:
-    table: TuningTable | None
-    weekly: Mapping[str, Any] | None
-    """The stage's setting `tune.weekly`."""
+    table: TuningTable
     rules: RulesAdmin
     telemetry: Telemetry
     time_left: Callable[[], int]
@@ -35,40 +34,36 @@ class Tuning:
 
     def read(self, request: r.ReadTuning) -> Json:
         """Return the counts of the last weeks by scope (`tenant/platform/agent`), and those for the learned wait."""
-        if not self.table:
-            raise InvalidInput("this stage does not count: set tune.counts in cdk.json")
         sums = self.table.sums(since_ms=self.clock() - (request.weeks - 1) * 7 * DAY_MS)
         scopes = sorted(sums.keys() - {STAGE, *CELLS}, key=lambda scope: -sums[scope]["batches"])
         found = {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}
         return {"scopes": found, "cells": [sums.get(half, {}) for half in CELLS]}
 
-    def move(self, request: r.OfScope) -> Json:
-        """Move the waits of the scopes with enough turns. Return the moves."""
+    def move(self, request: r.MoveWaits) -> Json:
+        """Move the waits of the scopes with enough turns towards the goal. Return the moves."""
         moves = []
-        for scope, counts in self.read(r.ReadTuning(by=request.by))["scopes"].items() if self.weekly else ():
+        for name, counts in self.read(r.ReadTuning(by=request.by))["scopes"].items():
+            best = recommend(counts, cut_share=request.cut_share)
+            if isinstance(best, str) or self.time_left() <= MIN_MS_LEFT_TO_RETIME:
+                continue
             try:
-                if self.time_left() > MIN_MS_LEFT_TO_RETIME and (move := self._move(scope, counts, request.by)):
+                if move := self._move(name, best[0], request.by):
                     self.telemetry.info("wait tuned", **move)
                     moves.append(move)
             except MessageBufferError as error:
-                self.telemetry.warn("wait not tuned", scope=scope, reason=str(error))
+                self.telemetry.warn("wait not tuned", scope=name, reason=str(error))
         return {"moves": moves}
 
-    def _move(self, name: str, counts: Counts, by: str) -> Json | None:
-        """Change the wait of a scope, unless its rules let it wait in another way."""
-        assert self.weekly
+    def _move(self, name: str, silence_ms: int, by: str) -> Json | None:
+        """Move the wait of a scope towards `silence_ms`, unless its rules let it wait in another way."""
         tenant, platform, agent = name.split("/")
-        conversation = r.ExplainRules(
-            by=by, conversation=f"{tenant}/{platform}/{ANY}/{ANY}", agent=unescape_part(agent) if agent else None
+        example = r.ExplainRules(
+            by=by, conversation=f"{tenant}/{platform}/{ANY}/{ANY}", agent=unescape_part(agent) or None
         )
-        rules = self.rules.explain(conversation)["rules"]
-        best = recommend(counts, cut_share=self.weekly["cut_share"])
-        if isinstance(best, str) or rules["wait"]["value"] != "silence":
-            return None
+        rules = self.rules.explain(example)["rules"]
         before = rules["silenceMs"]["value"]
-        after = min(max(best[0], before / MAX_FACTOR), max(before, 100) * MAX_FACTOR)
-        after = int(min(max(after, self.weekly["least_ms"]), self.weekly["most_ms"]))
-        if after == before:
+        after = max(int(min(max(silence_ms, before / MAX_FACTOR), before * MAX_FACTOR)), MIN_SILENCE_MS)
+        if after == before or rules["wait"]["value"] != "silence":
             return None
         scope, stored = f"agent:{tenant}/{agent}" if agent else f"tenant:{tenant}", Json(rules={}, version=0)
         with suppress(SubjectNotFound):

@@ -124,8 +124,6 @@ class ConversationProcessor:
         completed = self._lane.complete_batch(conversation, token, tail=tail)
         if isinstance(completed, RunStale):
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
-        elif completed.ids_forgotten:
-            self._telemetry.count("IdsForgotten", completed.ids_forgotten)
         self._emission.write_counts(time)
 
     def _report_late(self, conversation: str, taken: BatchTaken, claim: Json) -> None:

@@ -14,11 +14,8 @@ from typing import Any
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.errors import InvalidInput
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
-from message_buffer.events.event_bus import EventBus
-from message_buffer.events.idle import IdleTable
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue, read_message
-from message_buffer.lanes.opening import open_dynamodb_lane
 from message_buffer.settings import DynamoDbProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
@@ -28,14 +25,11 @@ def _parts() -> tuple[DynamoDbProcessor, Emission, Telemetry]:
     settings = read_settings(DynamoDbProcessorSettings)
     telemetry = Telemetry(settings.log)
     emission = open_emission(settings.emission, telemetry)
-    lane, bus = open_dynamodb_lane(settings.dynamodb_lane), EventBus(settings.emission.event_bus)
-    idle_pass = partial(IdleTable(settings.emission.takeovers_table).run_pass, [lane], bus, telemetry)
     processor = DynamoDbProcessor(
         table=MessageTable(settings.dynamodb_lane.table),
         triggers=TriggerQueue(settings.dynamodb_lane.queue_url),
         emission=emission,
         telemetry=telemetry,
-        idle_pass=idle_pass if settings.is_alone else (lambda _has_time: None),
     )
     return processor, emission, telemetry
 

@@ -24,7 +24,6 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
-from message_buffer.events.idle import IdlePass
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
@@ -97,7 +96,6 @@ class DynamoDbProcessor:
         triggers: TriggerQueue,
         emission: Emission,
         telemetry: Telemetry,
-        idle_pass: IdlePass = lambda _has_time: None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         beat_seconds: float = HEARTBEAT_SECONDS,
@@ -105,7 +103,6 @@ class DynamoDbProcessor:
         self._messages, self._windows = table.messages, table.windows
         self._triggers = triggers
         self._emission = emission
-        self._idle_pass = idle_pass
         self._telemetry = telemetry
         self._clock = clock
         self._random = random
@@ -169,7 +166,6 @@ class DynamoDbProcessor:
             self._telemetry.count("Pending", len(windows))
         self._telemetry.measure_ms("OldestOverdueMs", overdue_ms)
         self._telemetry.info("swept", open=len(windows), resent=resent)
-        self._idle_pass(time.has_a_call)
 
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
         now_ms, conversation = self._clock(), trigger.conversation

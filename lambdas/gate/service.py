@@ -89,7 +89,7 @@ class Gate:
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise
-        self._takeovers.end_steps(name, now_ms=self._clock())
+        self._takeovers.end_steps(name)
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:

@@ -55,10 +55,8 @@ class Buffering:
         """
         name = str(message.conversation)
         outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
-        # A repeat must not end the steps after a newer message.
-        is_repeat = isinstance(outcome, o.AlreadyCancelled)
-        upto_ms = sent_at_ms(decode_fields(message.payload)) if is_repeat else NO_END_MS
-        self._takeovers.end_steps(name, now_ms=self._clock(), upto_ms=upto_ms)
+        is_repeat = isinstance(outcome, o.AlreadyCancelled)  # and must not end the steps after a newer message
+        self._takeovers.end_steps(name, upto_ms=sent_at_ms(decode_fields(message.payload)) if is_repeat else NO_END_MS)
         done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
         return cancelled_event(
             message.conversation,

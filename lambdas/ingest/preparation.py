@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Sent, Update
+from lambdas.ingest.platforms.base import Incoming, Intake, Reply, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
@@ -194,7 +194,7 @@ def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
     return encode(message.model_copy(update=known) if known else message)
 
 
-def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
+def _prepare_reply(reply: Reply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
     """Return the prepared reply, or None if it does not put its conversation on hold.
 
     The rules decide that. They also say whether people type in the app that sent the reply.
@@ -212,20 +212,17 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
 
 def noted_replies(
     intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool
-) -> Iterator[tuple[str, int, bool, bool]]:
-    """Yield (conversation, time, True if a human agent typed it, True if the rules have `idleAfterMs`) of the intake's
-    replies, oldest first. Without `notes_all`, yield only those with that rule, and ask for no other aliases."""
-    replies: list[Sent | HumanReply] = [*intake.sent, *intake.human_replies]
-    for reply in sorted(replies, key=lambda each: each.at_ms):
+) -> Iterator[tuple[str, int, bool]]:
+    """Yield (conversation, time, True if the rules have `idleAfterMs`) of the intake's replies, oldest first. Without
+    `notes_all`, yield only those with that rule, and ask for no other aliases."""
+    for reply in sorted([*intake.sent, *intake.human_replies], key=lambda each: each.at_ms):
         found = reply_belongs(reply, book, None)
         if found and (notes_all or book.for_conversation(*found).rules.idle_after_ms):
             found = reply_belongs(reply, book, aliases) or found
-            rules = book.for_conversation(*found).rules
-            is_typed = isinstance(reply, HumanReply) and (reply.app is None or rules.is_inbox(reply.app))
-            yield str(found.conversation), reply.at_ms, is_typed, bool(rules.idle_after_ms)
+            yield str(found.conversation), reply.at_ms, bool(book.for_conversation(*found).rules.idle_after_ms)
 
 
-def reply_belongs(reply: HumanReply | Sent, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
+def reply_belongs(reply: Reply, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
     """Return the conversation and the agent of a message of the business, or None if its id is not valid."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)

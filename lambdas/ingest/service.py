@@ -8,7 +8,6 @@ published again.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
@@ -43,8 +42,6 @@ from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
 MAX_WORK_MS_IN_A_WEBHOOK = 10_000
-# Ingest notes the replies in at most this many conversations, because each costs a call.
-MAX_REPLIES_NOTED_IN_A_WEBHOOK = 100
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5
 
@@ -235,10 +232,8 @@ class Ingest:
         """Note when the business replied, for the counts of gaps and of silence. Nothing else depends on this."""
         try:
             noted = noted_replies(intake, self._book, self._aliases, notes_all=self._notes_replies)
-            noted = islice(noted, MAX_REPLIES_NOTED_IN_A_WEBHOOK)
-            for name, at_ms, is_typed, has_steps in self._while_time_is_left(noted):
-                if not is_typed:
-                    self._lane.note_reply(name, at_ms=at_ms)
+            for name, at_ms, has_steps in self._while_time_is_left(noted):
+                self._lane.note_reply(name, at_ms=at_ms)
                 if has_steps:
                     self._takeovers.note_reply(name, at_ms=min(at_ms, self._clock()))
         except MessageBufferError as error:

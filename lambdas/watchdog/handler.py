@@ -4,13 +4,11 @@ A rule starts a pass every minute, and a queue starts another pass 30 seconds la
 records of failed runs of the processor, each at the time when the dead processor's lease has expired.
 """
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from lambdas.watchdog.service import Watchdog
-from message_buffer.events.event_bus import EventBus
-from message_buffer.events.idle import IdleTable
-from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.settings import WatchdogSettings, read_settings
 from message_buffer.telemetry import Telemetry
@@ -26,10 +24,7 @@ def _parts() -> tuple[Watchdog, Telemetry]:
     telemetry = Telemetry(settings.log)
     lane = open_valkey_lane(settings.valkey, telemetry)
     max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
-    fallback = [open_dynamodb_lane(settings.dynamodb_lane)] if settings.dynamodb_lane else []
-    table, bus = IdleTable(settings.takeovers_table), EventBus(settings.event_bus)
-    idle_pass = partial(table.run_pass, [lane, *fallback], bus, telemetry)
-    return Watchdog(lane, telemetry, idle_pass, max_step_ms=max_step_ms), telemetry
+    return Watchdog(lane, telemetry, max_step_ms=max_step_ms), telemetry
 
 
 def handler(event: dict[str, Any], context: Any) -> None:

@@ -1,28 +1,24 @@
-"""The watchdog: puts back expired claims and tokens, starts missing processors, and finds customers who fell silent."""
+"""The watchdog: puts back conversations whose claim or token has expired, and starts missing processors."""
 
 from collections.abc import Callable
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
-from message_buffer.events.idle import IdlePass
 from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.telemetry import Telemetry
 
-# A page is small, because the script that puts its conversations back blocks Valkey.
+# The script blocks Valkey while it puts conversations back. If more claims have expired, the shard's processor, which
+# the pass starts if it is missing, puts back the rest.
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
-# If more claims have expired on a shard, the next pass puts back the rest.
-MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 
 
 class Watchdog:
     def __init__(
-        self, lane: ValkeyLane, telemetry: Telemetry, idle_pass: IdlePass, *,
-        max_step_ms: int, clock: Clock = system_clock,
-    ) -> None:  # fmt: skip
+        self, lane: ValkeyLane, telemetry: Telemetry, *, max_step_ms: int, clock: Clock = system_clock
+    ) -> None:
         self._lane = lane
-        self._idle_pass = idle_pass
         self._max_step_ms = max_step_ms
         self._telemetry = telemetry
         self._clock = clock
@@ -42,7 +38,7 @@ class Watchdog:
                 break
             shard = (first + n) % shards
             try:
-                checked.append(self._check_shard(shard, remaining_ms))
+                checked.append(self._check_shard(shard))
             except StoreError as error:
                 first_error = first_error or error
                 self._telemetry.count("StoreFailures")
@@ -50,7 +46,6 @@ class Watchdog:
         self._report(checked)
         if first_error:
             raise first_error
-        self._idle_pass(lambda: remaining_ms() >= self._max_step_ms)
 
     def _report(self, checked: list[tuple[ShardRecovered, int]]) -> None:
         """Publish one value of each metric for all checked shards together, so that an alarm covers the whole stage."""
@@ -65,9 +60,12 @@ class Watchdog:
         if len(checked) == self._lane.settings.shards:
             self._telemetry.count("Sweeps")
 
-    def _check_shard(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
+    def _check_shard(self, shard: int) -> tuple[ShardRecovered, int]:
         """Return the shard's state, and how long its oldest conversation is overdue."""
-        recovered, conversations = self._recover(shard, remaining_ms)
+        recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
+        for conversation in recovered.conversations:
+            self._telemetry.warn("recovered", conversation=conversation)
+        conversations = len(recovered.conversations)
         overdue_ms = 0 if recovered.oldest_due_at_ms is None else max(self._clock() - recovered.oldest_due_at_ms, 0)
         if conversations:
             self._telemetry.count("Recovered", conversations)
@@ -77,15 +75,3 @@ class Watchdog:
             overdue_ms=overdue_ms, heartbeat_at_ms=recovered.heartbeat_at_ms,
         )  # fmt: skip
         return recovered, overdue_ms
-
-    def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
-        """Put expired claims back, page by page. Return (the last page, the number of all claims put back)."""
-        conversations = 0
-        while True:
-            recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
-            for conversation in recovered.conversations:
-                self._telemetry.warn("recovered", conversation=conversation)
-            conversations += len(recovered.conversations)
-            is_last = len(recovered.conversations) < MAX_CONVERSATIONS_IN_A_RECOVERY
-            if is_last or conversations >= MAX_CONVERSATIONS_RECOVERED_IN_A_PASS or remaining_ms() < self._max_step_ms:
-                return recovered, conversations

@@ -24,6 +24,7 @@ from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.counts import GapCounts
+from message_buffer.tuning.curve import ASSUMED_REPLY_MS
 from message_buffer.tuning.tuning_table import TuningTable
 
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
@@ -65,7 +66,7 @@ class Emission:
         idle: IdleTable,
         max_event_bytes: int,
         max_attempts: int,
-        gap_counts: GapCounts | None = None,
+        gap_counts: GapCounts,
         clock: Clock = system_clock,
     ) -> None:
         self._bus = bus
@@ -108,8 +109,7 @@ class Emission:
 
     def write_counts(self, time: TimeLeft) -> None:
         """Write what was counted of the emitted batches. Call this only when a batch is completed."""
-        if self._gap_counts:
-            self._gap_counts.write(time.has_a_call)
+        self._gap_counts.write(time.has_a_call)
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
@@ -134,6 +134,11 @@ class Emission:
         if oversize:
             reference = self._store(batch.object_key(batch.BATCHES, conversation, taken), content.wire, time)
             detail = acceptable(to_json(event(reference=reference)))
+        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
+            try:
+                self._idle.begin_steps(conversation, taken, content, now_ms=now_ms)
+            except SendFailed as error:
+                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         publish = partial(self._bus.publish, batch.DETAIL_TYPE, detail.decode())
         time.require_a_call()
         if queue is None:
@@ -142,14 +147,6 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
-        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
-            time.require_a_call()
-            try:
-                self._idle.begin_steps(conversation, taken, content, now_ms=self._clock())
-            except SendFailed as error:
-                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
-        if not self._gap_counts:
-            return ""
         return self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
@@ -200,7 +197,6 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
-    table = TuningTable(settings.tuning_table) if settings.tuning_table else None
     return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -210,7 +206,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         idle=IdleTable(settings.takeovers_table),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
-        gap_counts=GapCounts(table, telemetry, settings.assumed_reply_ms) if table else None,
+        gap_counts=GapCounts(TuningTable(settings.tuning_table), telemetry, ASSUMED_REPLY_MS),
     )
 
 

@@ -93,7 +93,7 @@ class HandOffs:
         if not takeover.is_on(self._clock()):
             return takeover, False
         self._hold(name, takeover, initiator.cause)
-        self.table.end_steps(name, now_ms=self._clock())
+        self.table.end_steps(name)
         if not takeover.is_published:
             about = {"messageId": initiator.message_id, "until": shown_end(takeover.until_ms)}
             self._publish(HANDED_OFF, conversation, initiator, takeover.began_at_ms, reason=initiator.reason, **about)
@@ -134,7 +134,7 @@ class HandOffs:
 
     def complete(self, conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> None:
         """Publish that the conversation's task is done, with the messages that arrived until `at_ms`."""
-        self.table.end_steps(str(conversation), now_ms=self._clock(), upto_ms=at_ms)
+        self.table.end_steps(str(conversation), upto_ms=at_ms)
         self._publish(COMPLETED, conversation, initiator, at_ms, summary=initiator.reason)
 
     def _hold(self, name: str, takeover: Takeover, cause: str) -> None:

@@ -1,11 +1,11 @@
 """The customers who fell silent: after each step of the rule `idleAfterMs`, an event about the conversation.
 
-The function that emits a batch stores the time of the first step. The next batch begins the steps again, and a reply
-counts the next step anew. Passes publish the steps whose time has come. A cancel leaves a mark, so that a repeated
-emission of an older batch does not begin the steps again.
+The function that emits a batch stores the time of the first step before it publishes the batch. So whatever ends the
+steps comes later, and a repeated emission does not begin them again. The next batch does, and a reply counts the next
+step anew. Once a minute a pass of the admin function publishes the steps whose time has come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -13,9 +13,10 @@ from message_buffer.aws.dynamodb import Item, Values, expressions, number, text
 from message_buffer.clock import Clock, system_clock
 from message_buffer.events.batch_ready import Content
 from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, EventBus, conversation_event
+from message_buffer.json_object import Json
 from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.lanes.outcomes import BatchTaken, Conversation
-from message_buffer.limits import DAY_MS, SECOND_MS, WATCHDOG_PASS_MS
+from message_buffer.limits import DAY_MS, MINUTE_MS, SECOND_MS
 from message_buffer.messages.conversation_id import parse_conversation_id, reply_until_ms
 from message_buffer.takeovers.takeovers_table import TakeoversTable, key_of
 from message_buffer.telemetry import Telemetry
@@ -24,13 +25,9 @@ IDLE = "messages.conversation.idle"
 # The index has one partition, which takes 1,000 writes a second. A batch whose messages have steps makes two.
 BY_TIME = "by_time"
 # A step is published by the pass that is nearest to its time, so at most this much early.
-MAX_STEP_EARLY_MS = WATCHDOG_PASS_MS // 2
+MAX_STEP_EARLY_MS = MINUTE_MS // 2
 # Longer than any step, and than a takeover that has ended is kept.
 STEPS_KEPT_MS = 30 * DAY_MS
-
-
-HasTime = Callable[[], bool]
-IdlePass = Callable[[HasTime], None]
 
 
 class Peeks(Protocol):
@@ -43,7 +40,7 @@ class IdleTable(TakeoversTable):
     _is_used, _looked_at_ms = False, 0
 
     def begin_steps(self, conversation: str, taken: BatchTaken, content: Content, *, now_ms: int) -> None:
-        """Begin the steps after a batch, unless they were begun or ended already, or people have the conversation."""
+        """Begin the steps after a batch, unless it or a newer one has begun them, or people have the conversation."""
         steps = content.idle_after_ms
         values: Values = {
             "idle": "yes", "at": now_ms + steps[0], "last": taken.last_at_ms, "since": now_ms, "step": 1,
@@ -52,30 +49,22 @@ class IdleTable(TakeoversTable):
             "expires_at": (now_ms + STEPS_KEPT_MS) // SECOND_MS,
         }  # fmt: skip
         do = "SET " + ", ".join(f"#{name} = :{name}" for name in values)
-        # A batch that was due before a cancel may be emitted again after it.
-        only_if = (
-            "(attribute_not_exists(#last) OR #last < :last) AND (attribute_not_exists(#until) OR #until < :since)"
-            " AND (attribute_not_exists(#cut) OR #cut < :due OR #upto < :last)"
-        )
-        self._update("begin steps", key_of(conversation), do, {**values, "due": taken.due_at_ms}, only_if=only_if)
+        only_if = "(attribute_not_exists(#last) OR #last < :last) AND (attribute_not_exists(#until) OR #until < :since)"
+        self._update("begin steps", key_of(conversation), do, values, only_if=only_if)
 
     def is_used(self, now_ms: int) -> bool:
         """Return whether any conversation of the stage waits for a step, as it was at most 30 s ago."""
-        if not 0 <= now_ms - self._looked_at_ms < WATCHDOG_PASS_MS:
-            self._is_used = any(self._pages("look for steps", "scan", {"IndexName": BY_TIME, "Limit": 1}))
-            self._looked_at_ms = now_ms
+        if not 0 <= now_ms - self._looked_at_ms < 30 * SECOND_MS:
+            self._is_used, self._looked_at_ms = any(self._due(NO_END_MS)), now_ms
         return self._is_used
 
     def note_reply(self, conversation: str, *, at_ms: int) -> None:
         """Count the next step from this reply, if it is later than all before."""
         self._update("note reply", key_of(conversation), "SET #since = :at", {"at": at_ms}, only_if="#since < :at")
 
-    def end_steps(self, conversation: str, *, now_ms: int, upto_ms: int = NO_END_MS) -> None:
+    def end_steps(self, conversation: str, *, upto_ms: int = NO_END_MS) -> None:
         """End the steps, unless the conversation's last message arrived after `upto_ms`."""
-        do = "SET #cut = :now, #upto = :upto, #expires_at = if_not_exists(#expires_at, :expires) REMOVE #at"
-        values = {"now": now_ms, "upto": upto_ms, "expires": (now_ms + DAY_MS) // SECOND_MS}
-        only_if = "attribute_not_exists(#last) OR #last <= :upto"
-        self._update("end steps", key_of(conversation), do, values, only_if=only_if)
+        self._update("end steps", key_of(conversation), "REMOVE #at", {"upto": upto_ms}, only_if="#last <= :upto")
 
     def forget_steps(self, conversation: str, *, until_ms: int) -> None:
         """Delete the item that has only steps, unless a message after `until_ms` began them."""
@@ -83,19 +72,26 @@ class IdleTable(TakeoversTable):
         self._transact("forget steps", [self._delete(key_of(conversation), {"until": until_ms}, only_if=only_if)])
 
     def run_pass(
-        self, lanes: Sequence[Peeks], bus: EventBus, log: Telemetry, has_time: HasTime, *, clock: Clock = system_clock
-    ) -> None:
-        """Publish the steps whose time has come. If a lane, the table or the bus fails, the next pass goes on."""
+        self, lanes: Sequence[Peeks], bus: EventBus, telemetry: Telemetry, *, clock: Clock = system_clock
+    ) -> Json:
+        """Publish the steps whose time has come. If this fails or takes too long, the next pass goes on."""
         until_ms = clock() + MAX_STEP_EARLY_MS
-        found = expressions({"idle": "yes", "to": until_ms}, KeyConditionExpression="#idle = :idle AND #at <= :to")
-        due = self._pages("list steps", "query", {"IndexName": BY_TIME, **found})
-        while has_time() and (names := [text(each, "conversation") for each in islice(due, MAX_ENTRIES_IN_A_CALL)]):
+        due = self._due(until_ms)
+        while names := [*islice(due, MAX_ENTRIES_IN_A_CALL)]:
             reached = {name: item for name in names if (item := self._reached(name, lanes, until_ms))}
             # Publish before storing the next steps: if this run dies in between, the next pass publishes them again.
             bus.publish_all(IDLE, [_event(name, item) for name, item in reached.items()])
             for name, item in reached.items():
-                log.info("idle", conversation=name, step=number(item, "step"))
+                telemetry.info("idle", conversation=name, step=number(item, "step"))
                 self._schedule(name, item, step=number(item, "step") + 1)
+        return {}
+
+    def _due(self, until_ms: int) -> Iterator[str]:
+        """Yield the conversations whose step comes until then."""
+        found = expressions({"idle": "yes", "to": until_ms}, KeyConditionExpression="#idle = :idle AND #at <= :to")
+        # Pages are small, because `is_used` reads only the first.
+        for each in self._pages("list steps", "query", {"IndexName": BY_TIME, "Limit": MAX_ENTRIES_IN_A_CALL, **found}):
+            yield text(each, "conversation")
 
     def _reached(self, name: str, lanes: Sequence[Peeks], until_ms: int) -> Item | None:
         """Return the conversation's item if its step is reached. If the steps have ended, or count anew, store that."""

@@ -200,8 +200,6 @@ class BatchCompleted:
     next_due_at_ms: int | None
     count: int
     start_id: str | None
-    ids_forgotten: int = 0
-    """How many message ids the lane forgot in less than a day, because it remembers a limited number of ids."""
 
 
 @outcome
@@ -397,20 +395,11 @@ Deleted = MessageDeleted | MessageFrozen | MessageAbsent
 
 
 @outcome
-class ListedConversation:
-    """A conversation on a page. Its state may have changed since the page was read."""
-
-    conversation: str
-    state: str  # PENDING | INFLIGHT
-    scheduled_at_ms: int  # as in Conversation
-
-
-@outcome
 class ConversationPage:
     """A page of conversations, which may be empty or repeat a conversation. `next_cursor` asks for the next page."""
 
     next_cursor: str | None
-    conversations: list[ListedConversation]
+    conversations: list[str]
 
 
 @outcome
@@ -418,7 +407,6 @@ class Conversation:
     """A conversation as an operator sees it."""
 
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # pending: when the processor checks it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None

@@ -13,10 +13,8 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.messages.wire_form import camel_case
 from message_buffer.rules.door_expressions import LEGAL_EXPRESSION, compile_expression
-from message_buffer.rules.platform_numbers import PlatformNumbers
-from message_buffer.rules.rules_and_defaults import CheckedModel, PartialRules, Rules
+from message_buffer.rules.rules_and_defaults import CheckedModel
 
 MAX_DOOR_BYTES = 16 * 1024
 _NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}")
@@ -49,14 +47,6 @@ class Proof(CheckedModel):
         if missing := [name for name in _NEEDED[self.type] if name not in self.model_fields_set]:
             raise InvalidRules("\n".join(f"{name}: is missing" for name in missing))
         return self
-
-
-def _only_waits(rules: PartialRules) -> PartialRules:
-    for name in rules.model_fields_set:
-        if not name.endswith("_ms"):
-            raise InvalidRules(f"{camel_case(name)}: a door has only waits; set it for the account's agent")
-    Rules.model_validate(rules.own)  # raises InvalidRules if the waits do not fit the defaults
-    return rules
 
 
 class Values(CheckedModel):
@@ -103,17 +93,11 @@ class Mapping(Values):
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = Field(default=True, description="true or false")
     """True if the product sends a webhook again after a 429 or a 503."""
-    rules: Annotated[PartialRules, AfterValidator(_only_waits)] | None = Field(default=None, description="an object")
 
 
 class Door(NamedTuple):
     name: str
     mapping: Mapping
-
-    @property
-    def numbers(self) -> PlatformNumbers | None:
-        """Return the layer `platform` of the door's messages."""
-        return PlatformNumbers(rules.own, f"door {self.name}") if (rules := self.mapping.rules) else None
 
 
 def is_door_name(name: str) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.rules.platform_numbers import PLATFORM_LAYER, PlatformNumbers
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, CheckedModel, RuleLayer, Rules, RuleValue
 
 
@@ -28,6 +27,7 @@ class SkippedLayer(NamedTuple):
     reason: str
 
 
+DEPLOYED = "deployed"
 _DEFAULT = Origin("defaults", "default", None)
 
 
@@ -49,17 +49,17 @@ class ResolvedRules(NamedTuple):
         return explained
 
 
-def resolve_rules(
-    layers: Iterable[RuleLayer], platform: str = "", numbers: PlatformNumbers | None = None
-) -> ResolvedRules:
+def resolve_rules(layers: Iterable[RuleLayer], platform: str = "", numbers: RuleLayer | None = None) -> ResolvedRules:
     """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
     If the merged rules are invalid, begin with as many of the lowest layers as are valid together. Then add the others
     one by one. Skip each layer that makes the rules invalid, and name it in `skipped`. The result depends only on the
-    arguments, so a caller may cache it until a layer changes. At last, put `numbers` beneath the layers that are kept,
-    or skip them if they do not fit, so that they never make another layer invalid.
+    arguments, so a caller may cache it until a layer changes. `numbers` is the layer `platform`, which applies only if
+    all layers are valid together.
     """
     layers = tuple(layers)
+    if numbers and not (resolved := resolve_rules((numbers, *layers), platform)).skipped:
+        return resolved
     kept, resolved = _longest_valid_run(layers, platform)
     skipped = []
     for layer in layers[len(kept) :]:
@@ -68,11 +68,6 @@ def resolve_rules(
             kept = (*kept, layer)
         except InvalidRules as error:
             skipped.append(SkippedLayer(layer.name, str(error)))
-    if numbers:
-        try:
-            resolved = _merge(kept, platform, numbers)
-        except InvalidRules as error:
-            skipped.append(SkippedLayer(PLATFORM_LAYER, str(error)))
     return resolved._replace(skipped=tuple(skipped))
 
 
@@ -83,10 +78,19 @@ def _longest_valid_run(layers: tuple[RuleLayer, ...], platform: str) -> tuple[tu
     return (), _merge((), platform)
 
 
+def read_layer(scope: str, rules: Mapping[str, Any], *, version: int | None = None) -> RuleLayer:
+    """Return the layer of a scope. Raise InvalidRules, with a line for each problem."""
+    if ours := {"name", "version"} & rules.keys():
+        raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
+    if "quota" in rules and not scope.startswith("tenant:"):
+        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
+    return RuleLayer.model_validate({**rules, "name": scope, "version": version})
+
+
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
     """Return the reasons why the functions would ignore these rules of `cdk.json`, a line for each."""
     try:
-        layer = RuleLayer.model_validate({**rules, "name": "deployed"})
+        layer = read_layer(DEPLOYED, rules)
     except InvalidRules as error:
         return str(error).splitlines()
     found: dict[str, str] = {}
@@ -97,9 +101,9 @@ def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
     return list(found.values())
 
 
-def _merge(layers: tuple[RuleLayer, ...], platform: str, numbers: PlatformNumbers | None = None) -> ResolvedRules:
-    merged: dict[str, RuleValue] = {**numbers.values} if numbers else {}
-    origins = dict.fromkeys(merged, Origin(PLATFORM_LAYER, numbers.source, None)) if numbers else {}
+def _merge(layers: tuple[RuleLayer, ...], platform: str) -> ResolvedRules:
+    merged: dict[str, RuleValue] = {}
+    origins: dict[str, Origin] = {}
     for layer in layers:
         for via, values in layer.steps_on(platform):
             merged.update(values)

@@ -4,27 +4,29 @@ docs/rules.md#platforms has further sources, and says why the other channels hav
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from message_buffer.rules.rules_and_defaults import RuleValue
+from message_buffer.rules.rules_and_defaults import RuleLayer
 
-PLATFORM_LAYER = "platform"
-
-
-class PlatformNumbers(NamedTuple):
-    values: Mapping[str, RuleValue]
-    source: str
-
-
-_OF_CHANNELS: Mapping[str, PlatformNumbers] = {
+_OF_CHANNELS: Mapping[str, RuleLayer] = {
     # A carrier may deliver the parts of a long text as messages of their own, seconds apart.
-    "sms": PlatformNumbers({"silence_ms": 5_000}, "assumed: https://github.com/zabsalahid/serialport-gsm/issues/111"),
+    "sms": RuleLayer(
+        name="platform, assumed: https://github.com/zabsalahid/serialport-gsm/issues/111", silence_ms=5_000
+    ),
     # Each photo of an album is a message without the album's id. At 400 kbit/s, the upload of 200 KB takes 4 s.
-    "whatsapp": PlatformNumbers({"media_silence_ms": 4_000}, "assumed: https://github.com/tulir/whatsmeow/issues/1103"),
+    "whatsapp": RuleLayer(
+        name="platform, assumed: https://github.com/tulir/whatsmeow/issues/1103", media_silence_ms=4_000
+    ),
+    # A series of mails comes within one or two minutes.
+    "email": RuleLayer(
+        name="platform, assumed: https://github.com/uzyn/aimx/issues/16", silence_ms=120_000, max_wait_ms=600_000
+    ),
 }
 
 
-def numbers_of(platform: str, account: str) -> PlatformNumbers | None:
-    """Return the numbers of the account's channel. An account of Twilio begins with its channel, except for SMS."""
+def numbers_of(platform: str, account: str) -> RuleLayer | None:
+    """Return the layer of the account's channel. An account of Twilio begins with its channel, except for SMS, and that
+    of a door with the door's name, which may be that of a channel."""
     channel, colon, _ = account.partition(":")
-    return _OF_CHANNELS.get((channel if colon else "sms") if platform == "twilio" else platform)
+    if platform == "twilio" and not colon:
+        channel = "sms"
+    return _OF_CHANNELS.get(channel if platform in ("twilio", "custom") else platform)

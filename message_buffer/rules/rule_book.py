@@ -16,8 +16,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, door_of, escape_part
-from message_buffer.rules.layers import ResolvedRules, resolve_rules
-from message_buffer.rules.platform_numbers import PLATFORM_LAYER, PlatformNumbers, numbers_of
+from message_buffer.rules.layers import DEPLOYED, ResolvedRules, read_layer, resolve_rules
+from message_buffer.rules.platform_numbers import numbers_of
 from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
@@ -34,7 +34,6 @@ T = TypeVar("T")
 MAX_RESOLVED_RULES = 4_096
 # While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
 MAX_MS_BETWEEN_RULES_CHECKS = 30_000
-DEPLOYED = "deployed"
 STAGE = "stage"
 # A door's scope is this prefix and the door's name.
 DOOR = "door:"
@@ -76,11 +75,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLa
         raise InvalidRules("rules: use an object of rules")
     if scope.startswith("account:"):
         return Owner.model_validate(rules)
-    if ours := {"name", "version"} & rules.keys():
-        raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
-    if "quota" in rules and not scope.startswith("tenant:"):
-        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
-    return RuleLayer.model_validate({**rules, "name": scope, "version": version})
+    return read_layer(scope, rules, version=version)
 
 
 class _Snapshot:
@@ -93,18 +88,17 @@ class _Snapshot:
         self._read: dict[str, RuleLayer | Owner | Door | None] = {}
         self._resolved: dict[tuple[tuple[str, ...], str, str], ResolvedRules] = {}
 
-    def resolve(self, scopes: Iterable[str], platform: str, numbers: PlatformNumbers | None) -> ResolvedRules:
+    def resolve(self, scopes: Iterable[str], platform: str, numbers: RuleLayer | None) -> ResolvedRules:
         # Cache by the scopes that have rules. Most conversations have no rules of their own, so they share one result.
         known = tuple(scope for scope in scopes if scope in self._stored)
-        key = known, platform, numbers.source if numbers else ""
+        key = known, platform, numbers.name if numbers else ""
         resolved = self._resolved.get(key)
         if resolved is None:
             if len(self._resolved) >= MAX_RESOLVED_RULES:
                 self._resolved.clear()
             resolved = self._resolved[key] = resolve_rules(self.layers(known), platform, numbers)
             for skipped in resolved.skipped:
-                if skipped.layer != PLATFORM_LAYER:  # an operator who sets other waits need not know the platform's
-                    self._skip(skipped.layer, skipped.reason, platform=platform)
+                self._skip(skipped.layer, skipped.reason, platform=platform)
         return resolved
 
     def layers(self, scopes: Iterable[str]) -> list[RuleLayer]:
@@ -180,9 +174,8 @@ class RuleBook:
 
     def for_conversation(self, conversation: ConversationId, agent: str | None = None) -> ResolvedRules:
         snapshot, platform, account = self._current(), conversation.platform, conversation.account
-        door = snapshot.door(door_of(platform, account)) if platform == "custom" else None
-        of_channel = numbers_of(platform, account) if self._has_platform_numbers else None
-        return snapshot.resolve(scopes_of(conversation, agent), platform, door.numbers if door else of_channel)
+        numbers = numbers_of(platform, account) if self._has_platform_numbers else None
+        return snapshot.resolve(scopes_of(conversation, agent), platform, numbers)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
         """Return the layers that apply to this conversation, the lowest first."""

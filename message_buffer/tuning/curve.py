@@ -11,13 +11,13 @@ and the table stores. All its values are numbers:
     resolved    batches whose last gap is counted among g and c; the next batch of the conversation resolves it
     waited_ms   the sum of the waits of the batches
 
-The last batch of a conversation is never resolved. The estimate takes it as censored like the gaps that were censored
-or, if none was, `ASSUMED_REPLY_MS` after its wait.
+The last batch of a conversation is never resolved. The estimate takes it as censored, like the gaps that were.
 """
 
 import bisect
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 # Bin k has the lengths above BINS_MS[k - 1] and up to BINS_MS[k]. The last bin has the longer ones, too.
@@ -27,6 +27,7 @@ BINS_MS = (
 )
 # A batch is cut if its author goes on within this time of its last message.
 WITHIN_MS = 8_000
+# A reply is assumed this long after an emission in a conversation in which none was ever noted.
 ASSUMED_REPLY_MS = 2_000
 MIN_TURNS = 300
 # A recommendation needs so many gaps that nobody answered for WITHIN_MS.
@@ -37,7 +38,7 @@ Counts = Mapping[str, int]
 
 def field(kind: str, length_ms: float) -> str:
     """Return the name of the counter for a gap ("g"), a censored gap ("c") or a batch ("e") of this length."""
-    return f"{kind}{_bin_of(length_ms):02d}"
+    return f"{kind}{min(bisect.bisect_left(BINS_MS, length_ms), len(BINS_MS) - 1):02d}"
 
 
 class Rate(NamedTuple):
@@ -49,18 +50,20 @@ class Rate(NamedTuple):
 
 
 def going_on(counts: Counts) -> Rate:
-    """Return the share of the batches, at the waits they had, whose authors went on within `WITHIN_MS`."""
-    survival = _Survival(counts)
-    batches = max(sum(survival.entries), 1)
-    rates = [(n / batches, survival.cut_at(ms)) for n, ms in zip(survival.entries, survival.waits_ms, strict=True) if n]
+    """Return the share of the batches, at the waits they had, whose authors went on within `WITHIN_MS`.
+
+    A wait counts as the upper end of its bin, because most rules name such a wait.
+    """
+    life_table, batches = _life_table(counts), max(counts.get("batches", 0), 1)
+    rates = [(counts.get(field("e", ms), 0) / batches, _cut_at(ms, life_table)) for ms in BINS_MS]
     return Rate(*(sum(weight * rate[i] for weight, rate in rates) for i in range(3)))
 
 
 def curve(counts: Counts) -> dict[int, Rate]:
     """Return the share of the batches that is cut, by the silence that all of them would wait for. That silence is
     also their mean wait after the last message."""
-    survival = _Survival(counts)
-    return {ms: survival.cut_at(ms) for ms in BINS_MS if ms <= WITHIN_MS}
+    life_table = _life_table(counts)
+    return {ms: _cut_at(ms, life_table) for ms in BINS_MS if ms <= WITHIN_MS}
 
 
 def recommend(
@@ -68,68 +71,47 @@ def recommend(
 ) -> tuple[int, Rate] | str:
     """Return the shortest silence that cuts at most `cut_share` of the batches, or the longest one with this mean wait,
     in steps of 100 ms, and the share that it cuts. Return why, if too little was counted for that."""
-    survival = _Survival(counts)
+    life_table = _life_table(counts)
     if (turns := counts.get("batches", 0)) < MIN_TURNS:
         return f"{turns} turns were counted, and a recommendation needs {MIN_TURNS}"
-    if (watched := int(survival.watched[_bin_of(WITHIN_MS)])) < MIN_WATCHED:
+    if (watched := int(life_table[-1].watched)) < MIN_WATCHED:
         return f"answers come early: {watched} gaps were watched for {WITHIN_MS} ms, {MIN_WATCHED} are needed"
     silence_ms = min(max(int(mean_wait_ms) // 100 * 100, 200), WITHIN_MS)
     if cut_share is not None:
-        silence_ms = next(ms for ms in range(200, WITHIN_MS + 1, 100) if survival.cut_at(ms).share <= cut_share)
-    return silence_ms, survival.cut_at(silence_ms)
+        silence_ms = next(ms for ms in range(200, WITHIN_MS + 1, 100) if _cut_at(ms, life_table).share <= cut_share)
+    return silence_ms, _cut_at(silence_ms, life_table)
 
 
-class _Survival:
-    """The hazard of each bin, and its variance by Greenwood's formula."""
+class _Bin(NamedTuple):
+    """A row of the life table: how many gaps were watched in the bin, and how many of them ended there."""
 
-    def __init__(self, counts: Counts) -> None:
-        ended, censored, self.entries = (
-            [counts.get(f"{kind}{k:02d}", 0) for k in range(len(BINS_MS))] for kind in "gce"
-        )
-        # All waits are taken at the same place within their bins, at which their sum is `waited_ms`.
-        edges = list(zip((0, *BINS_MS), BINS_MS, strict=False))
-        low, high = (sum(n * edge[i] for n, edge in zip(self.entries, edges, strict=True)) for i in (0, 1))
-        place = min(max((counts.get("waited_ms", 0) - low) / max(high - low, 1), 0), 1)
-        self.waits_ms = [above_ms + place * (edge_ms - above_ms) for above_ms, edge_ms in edges]
-
-        like = list(censored)
-        if not any(like):
-            for number, wait_ms in zip(self.entries, self.waits_ms, strict=True):
-                like[_bin_of(wait_ms + ASSUMED_REPLY_MS)] += number
-        unresolved = max(counts.get("batches", 0) - counts.get("resolved", 0), 0) / max(sum(like), 1)
-        lost = [seen + unresolved * number for seen, number in zip(censored, like, strict=True)]
-
-        self.watched, self.hazards, self.variances = list[float](), list[float](), list[float]()
-        at_risk = sum(ended) + sum(lost)
-        for events, answered in zip(ended, lost, strict=True):
-            # Within a bin, authors go on and answers arrive at constant rates, so both share the fall of the logarithm.
-            fall = math.log(max(at_risk, 0.5) / max(at_risk - events - answered, 0.5))
-            hazard = fall * events / (events + answered) if events else 0.0
-            watched = events / -math.expm1(-hazard) if hazard else at_risk - answered / 2
-            self.watched.append(watched)
-            self.hazards.append(hazard)
-            # The half keeps a bin in which little was watched, and nothing happened, from looking certain.
-            self.variances.append((events + 0.5) / max(watched * (watched - events), 0.25))
-            at_risk -= events + answered
-
-    def cut_at(self, silence_ms: float) -> Rate:
-        """Return the share of the gaps longer than this silence that end within `WITHIN_MS`, with the log-log
-        interval."""
-        hazard = variance = 0.0
-        watched = math.inf
-        for k, (above_ms, edge_ms) in enumerate(zip((0, *BINS_MS), BINS_MS, strict=False)):
-            part = (min(edge_ms, WITHIN_MS) - max(above_ms, silence_ms)) / (edge_ms - above_ms)
-            if part > 0:
-                hazard += part * self.hazards[k]
-                variance += part * self.variances[k]
-                watched = min(watched, self.watched[k])
-        if watched < 1:
-            return Rate(1 - math.exp(-hazard), 0.0, 1.0)
-        if not hazard:
-            return Rate(0.0, 0.0, 1 - math.exp(-3 / watched))
-        spread = math.exp(1.96 * math.sqrt(variance) / hazard)
-        return Rate(*(1 - math.exp(-h) for h in (hazard, hazard / spread, hazard * spread)))
+    above_ms: int
+    edge_ms: int
+    watched: float
+    ended: int
 
 
-def _bin_of(length_ms: float) -> int:
-    return min(bisect.bisect_left(BINS_MS, length_ms), len(BINS_MS) - 1)
+def _life_table(counts: Counts) -> list[_Bin]:
+    """Return the bins up to `WITHIN_MS`."""
+    ended, censored = ([counts.get(field(kind, ms), 0) for ms in BINS_MS] for kind in "gc")
+    unresolved = counts.get("batches", 0) - counts.get("resolved", 0)
+    # Each censored gap also stands for its share of the unresolved batches.
+    weight = 1 + unresolved / max(sum(censored), 1)
+    life_table = []
+    for k, (above_ms, edge_ms) in enumerate(pairwise((0, *BINS_MS))):
+        # A gap that is censored in this bin was watched for half of it, on average.
+        watched = sum(ended[k:]) + weight * (sum(censored[k:]) - censored[k] / 2)
+        life_table.append(_Bin(above_ms, edge_ms, watched, ended[k]))
+    return [each for each in life_table if each.edge_ms <= WITHIN_MS]
+
+
+def _cut_at(silence_ms: float, life_table: list[_Bin]) -> Rate:
+    """Return the share of the gaps longer than this silence that end within `WITHIN_MS`, with Greenwood's interval."""
+    lasting, variance = 1.0, 0.0
+    for above_ms, edge_ms, watched, ended in life_table:
+        part = min(max((edge_ms - silence_ms) / (edge_ms - above_ms), 0), 1)
+        lasting *= (1 - ended / max(watched, 1)) ** part
+        # Half a gap more that ended, and half a gap more that did not, because a bin without gaps is not certain.
+        variance += part * (ended + 0.5) / ((watched + 1) * (watched - ended + 0.5))
+    spread = 1.96 * lasting * math.sqrt(variance)
+    return Rate(1 - lasting, max(1 - lasting - spread, 0.0), min(1 - lasting + spread, 1.0))

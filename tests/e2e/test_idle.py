@@ -52,7 +52,7 @@ def fall_silent(stage: LocalStage) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("stage")
-def test_the_watchdog_tells_that_a_customer_fell_silent(stage: LocalStage) -> None:
+def test_a_stage_tells_that_a_customer_fell_silent(stage: LocalStage) -> None:
     fall_silent(stage)
 
 

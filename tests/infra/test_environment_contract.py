@@ -1,5 +1,6 @@
 """Where infrastructure and functions meet: what each stage tells its functions is what they read."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from aws_cdk.assertions import Template
 from bufferctl import verify
 from infra import bus, canary, responder, storage
 from lambdas.admin.handler import ACTED
+from lambdas.admin.requests import MoveWaits, read_request
 from lambdas.canary import service as canary_service
 from lambdas.canary.burst import Burst
 from lambdas.canary.webhook import GenericWebhook
@@ -111,31 +113,29 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
             assert (settings.dynamodb_lane is None) == (variant == "without a fallback"), role
 
 
-@pytest.mark.parametrize(
-    ("overrides", "counts", "assumed_ms", "notes"),
-    [
-        ({}, True, 2_000, False),
-        ({"lane": "dynamodb", "tune": {"replies": True, "assumed_reply_ms": 9_000}}, True, 9_000, True),
-        ({"responder": {}}, True, None, False),
-        ({"responder": {"gate": "deliver"}}, True, 2_000, False),
-        ({"tune": {"counts": False}}, False, 2_000, False),
-    ],
-)
-def test_a_stage_counts_gaps_unless_it_is_told_not_to(
-    overrides: dict[str, Any],
-    counts: bool,
-    assumed_ms: int | None,
-    notes: bool,
-    synthesize: Callable[..., Mapping[str, Template]],
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_stage_reads_replies_only_if_it_is_told_to(
+    is_set: bool, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    template = synthesize("dev", **overrides)["Buffer"]
-    found = functions_of(template)
-    assert settings_of(found["ingest"]).notes_replies == notes
-    for role in {"conversation_processor", "dynamodb_processor"} & found.keys():
-        emission = settings_of(found[role]).emission
-        assert bool(emission.tuning_table) == counts
-        assert emission.assumed_reply_ms == assumed_ms
-    assert any("Tuning" in name for name in template.find_resources("AWS::DynamoDB::Table")) == counts
+    found = functions_of(synthesize("dev", **({"tune": {"replies": True}} if is_set else {}))["Buffer"])
+    assert settings_of(found["ingest"]).notes_replies == is_set
+
+
+@pytest.mark.parametrize("goal", [None, 0.3])
+def test_the_waits_are_moved_every_week_only_if_the_stage_names_a_goal(
+    goal: float | None, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    rules = synthesize("prod", tune={"weekly_cut_share": goal})["Buffer"].find_resources("AWS::Events::Rule")
+    found = [
+        (each["Properties"]["ScheduleExpression"], json.loads(target["Input"]))
+        for each in rules.values()
+        for target in each["Properties"].get("Targets", ())
+        if "tune.weekly" in target.get("Input", "")
+    ]
+    assert [schedule for schedule, _ in found] == (["cron(0 3 ? * MON *)"] if goal else [])
+    for _, event in found:
+        assert event.pop("operation") == "tune.weekly"
+        assert read_request(MoveWaits, event).cut_share == goal
 
 
 @pytest.mark.parametrize("variant", ["local", "dev", "prod"])

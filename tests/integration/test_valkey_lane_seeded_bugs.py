@@ -709,13 +709,6 @@ BUGS = (
         ),
     ),
     Bug(
-        "a moved timer is listed unmoved",
-        "list_conversations",
-        "scheduled_at = math.max(scheduled_at, due_at_of(buffer))",
-        "",
-        (typing, lambda m: m.listing()),
-    ),
-    Bug(
         "deleting the last message leaves an empty buffer scheduled",
         "delete_message",
         "redis.call('ZREM', pending_key, conversation)",

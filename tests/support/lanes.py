@@ -16,6 +16,7 @@ from tests.support.fakes import (
     FakeFunctions,
     FakeObjects,
     FakeQueue,
+    NoCounts,
     RecordedTelemetry,
     valkey_lane,
 )
@@ -58,6 +59,7 @@ class RunningValkeyLane:
                 telemetry,
                 queues=self.queues,
                 idle=FakeTakeovers(),
+                gap_counts=NoCounts(),
                 max_event_bytes=256_000,
                 max_attempts=MAX_ATTEMPTS,
                 clock=engine.clock,

@@ -73,8 +73,7 @@ class FakeTakeovers(IdleTable):
     def note_reply(self, conversation: str, *, at_ms: int) -> None:
         self.steps.append(("reply", conversation, at_ms))
 
-    def end_steps(self, conversation: str, *, now_ms: int, upto_ms: int = NO_END_MS) -> None:
-        del now_ms
+    def end_steps(self, conversation: str, *, upto_ms: int = NO_END_MS) -> None:
         self.steps.append(("end", conversation, upto_ms))
 
     def forget_steps(self, conversation: str, *, until_ms: int) -> None:

@@ -26,7 +26,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
-from tests.support.fakes import valkey_lane
+from tests.support.fakes import NoCounts, valkey_lane
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
@@ -186,7 +186,7 @@ class TwoLanes:
         telemetry = self.scene.telemetry
         emission = Emission(
             *destinations, telemetry,
-            queues=self.scene.queues, idle=FakeTakeovers(),
+            queues=self.scene.queues, idle=FakeTakeovers(), gap_counts=NoCounts(),
             max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
         )  # fmt: skip
         for each in (emission, self.scene.processor._emission):

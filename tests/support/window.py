@@ -35,7 +35,7 @@ from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock, accepted, payload
-from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, NoCounts, RecordedTelemetry
 from tests.support.table_service import OURS, answering_without_http, empty
 from tests.support.takeovers import FakeTakeovers
 
@@ -209,6 +209,7 @@ class WindowScene:
                 self.telemetry,
                 queues=self.queues,
                 idle=self.idle,
+                gap_counts=NoCounts(),
                 max_event_bytes=256_000,
                 max_attempts=MAX_ATTEMPTS,
                 clock=self.clock,

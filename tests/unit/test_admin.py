@@ -14,7 +14,6 @@ import pytest
 from lambdas.admin.conversations import (
     MAX_MESSAGES_SHOWN,
     MAX_PAGES_IN_A_LISTING,
-    OUTLASTS_REPLY_WINDOW,
     Conversations,
 )
 from lambdas.admin.dead_letters import (
@@ -26,7 +25,7 @@ from lambdas.admin.dead_letters import (
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
-from lambdas.admin.tuning import MAX_FACTOR, MAX_SCOPES, Tuning
+from lambdas.admin.tuning import MAX_FACTOR, MAX_SCOPES, MIN_SILENCE_MS, Tuning
 from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
@@ -41,7 +40,7 @@ from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
-from message_buffer.tuning.curve import MIN_TURNS, recommend
+from message_buffer.tuning.curve import MIN_TURNS, WITHIN_MS, recommend
 from message_buffer.tuning.tuning_table import STAGE, TuningTable
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
@@ -204,7 +203,6 @@ class Desk:
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
         self.counts = FakeCounts()
-        self.weekly: dict[str, float] | None = {"cut_share": 0.2, "least_ms": 1_000, "most_ms": 10_000}
 
     def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
@@ -238,9 +236,8 @@ class Desk:
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
-            tuning=Tuning(
-                self.counts, self.weekly, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock
-            ),
+            tuning=Tuning(self.counts, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock),
+            idle_pass=lambda _request: {},
             telemetry=self.telemetry,
         )
         return audited(operations, self.bus, self.telemetry, clock=self.engine.clock)
@@ -323,7 +320,7 @@ def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None
     assert found(tenant="nobody") == []
 
 
-def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) -> None:
+def test_all_shards_are_listed_page_by_page(fake: Engine) -> None:
     desk = Desk(fake)
     fake.store = fake.another_store(SETTINGS._replace(shards=3))
     names = {f"acme/twilio/+1/{n}" for n in range(40)}
@@ -332,7 +329,6 @@ def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) ->
     rows = listed(desk, limit=1)
     assert sorted(row["conversation"] for row in rows) == sorted(names)
     assert {row["shard"] for row in rows} == {0, 1, 2}
-    assert listed(desk, shard=1) == [row for row in rows if row["shard"] == 1]
 
 
 def test_a_call_that_looks_through_many_pages_ends_with_a_cursor(fake: Engine) -> None:
@@ -349,13 +345,13 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
     page = desk.engine.store.list_conversations(desk.engine.store.shard_of(NAME))
     desk.engine.cancel(NAME)
     monkeypatch.setattr(desk.engine.store, "list_conversations", lambda *_, **__: page)
-    assert desk.result("conversation.list", limit=1, shard=0)["conversations"] == []
+    assert desk.result("conversation.list", limit=1)["conversations"] == []
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
+        ({"cursor": "1/open:0"}, "cursor: no earlier call returned '1/open:0'; leave it out to begin again"),
         ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
         ({"platform": "whatsap"}, "whatsap: unknown platform; did you mean whatsapp?"),
@@ -419,7 +415,7 @@ CHANGES: dict[str, Json] = {
     "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
     "rules.delete": {"scope": "tenant:default"},
     "rules.undo": {"scope": "tenant:default"},
-    "tune.weekly": {"scope": "stage"},
+    "tune.weekly": {"scope": "stage", "cutShare": 0.2},
 }
 QUESTIONS: dict[str, Json] = {
     "status": {},
@@ -432,6 +428,7 @@ QUESTIONS: dict[str, Json] = {
     "dead.list": {},
     "dead.show": {"batchId": "b1", "payloads": True},
     "tune.read": {},
+    "idle.pass": {},
 }
 
 
@@ -604,19 +601,6 @@ def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sen
     assert "messages" not in shown, "they were read for their times alone"
     (row,) = desk.result("conversation.list")["conversations"]
     assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
-
-
-def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(desk: Desk) -> None:
-    now_ms = desk.engine.clock.now_ms
-    sent(desk.engine, "m1", sent_ms_ago=None)
-    desk.engine.clock.advance(60_000)
-    of = {"conversation": OF_WHATSAPP}
-    in_time = desk.result("conversation.hold", **of, holdMs=DAY_MS - 60_000)
-    assert in_time == {"heldUntil": now_ms + DAY_MS, "replyUntil": now_ms + DAY_MS}
-    too_long = desk.result("conversation.hold", **of, holdMs=DAY_MS - 59_999)
-    assert (too_long.pop("warning"), too_long) == (
-        OUTLASTS_REPLY_WINDOW, {"heldUntil": now_ms + DAY_MS + 1, "replyUntil": now_ms + DAY_MS},
-    )  # fmt: skip
 
 
 def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
@@ -1086,8 +1070,8 @@ def count(desk: Desk, scope: str = "acme/whatsapp/sales", *, turns: int = 2_000,
     return counts
 
 
-def tune(desk: Desk) -> list[Json]:
-    moves: list[Json] = desk.result("tune.weekly", scope="stage")["moves"]
+def tune(desk: Desk, cut_share: float = 0.2) -> list[Json]:
+    moves: list[Json] = desk.result("tune.weekly", scope="stage", cutShare=cut_share)["moves"]
     return moves
 
 
@@ -1133,7 +1117,7 @@ def test_a_move_is_stored_by_its_name_logged_and_published(desk: Desk) -> None:
     count(desk, "a%2Fb/whatsapp/")
     desk.table.put("tenant:a%2Fb", {"maxMessages": 5}, by=ME, at_ms=1, expected_version=None)
     answer = Operations(desk.operations(), desk.telemetry).answer(
-        {"operation": "tune.weekly", "by": "tune", "scope": "stage"}, request_id=REQUEST
+        {"operation": "tune.weekly", "by": "tune", "scope": "stage", "cutShare": 0.2}, request_id=REQUEST
     )
     move = {"scope": "tenant:a%2Fb", "platform": "whatsapp", "before": 2_000, "after": 3_000}
     assert answer["result"] == {"moves": [move]}
@@ -1145,27 +1129,18 @@ def test_a_move_is_stored_by_its_name_logged_and_published(desk: Desk) -> None:
     assert (event["operation"], event["by"], event["moves"]) == ("tune.weekly", "tune", [move])
 
 
-@pytest.mark.parametrize(
-    ("deployed", "weekly"),
-    [
-        (700, {"least_ms": 1_000, "most_ms": 10_000}),
-        (9_000, {"least_ms": 1_000, "most_ms": 10_000}),
-        (2_000, {"least_ms": 1_000, "most_ms": 2_500}),
-        (0, {"least_ms": 200, "most_ms": 10_000}),
-    ],
-)
-def test_a_move_stays_within_its_bounds(deployed: int, weekly: dict[str, float], desk: Desk) -> None:
+@pytest.mark.parametrize("deployed", [0, 700, 2_000, 9_000])
+def test_a_move_stays_within_its_bounds(deployed: int, desk: Desk) -> None:
     count(desk)
     desk.table.put("stage", {"silenceMs": deployed}, by=ME, at_ms=1, expected_version=None)
-    for cut_share in (0.05, 0.2, 0.35):
-        desk.weekly = {"cut_share": cut_share, **weekly}
+    for cut_share in (0.05, 0.2, 0.35, 0.9):
         for _ in range(6):
             before = silence_of(desk)
-            tune(desk)
+            tune(desk, cut_share)
             after = silence_of(desk)
-            assert weekly["least_ms"] <= after <= weekly["most_ms"]
-            if weekly["least_ms"] <= before <= weekly["most_ms"]:
-                assert before / MAX_FACTOR - 1 <= after <= before * MAX_FACTOR
+            assert after >= MIN_SILENCE_MS
+            assert after == MIN_SILENCE_MS or before / MAX_FACTOR - 1 <= after <= before * MAX_FACTOR
+        assert silence_of(desk) <= WITHIN_MS
 
 
 def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
@@ -1182,12 +1157,6 @@ def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk
     desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
     assert tune(desk) == []
     assert "agent:acme/sales" not in desk.table.items
-
-
-def test_a_stage_without_the_setting_moves_nothing(desk: Desk) -> None:
-    count(desk)
-    desk.weekly = None
-    assert tune(desk) == []
 
 
 def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(desk: Desk) -> None:

@@ -41,6 +41,7 @@ from tests.support.fakes import (
     FakeFunctions,
     FakeObjects,
     FakeQueue,
+    NoCounts,
     RecordedTelemetry,
     valkey_lane,
 )
@@ -80,6 +81,7 @@ class Scene:
             self.telemetry,
             queues=self.queues,
             idle=self.idle,
+            gap_counts=NoCounts(),
             max_event_bytes=max_event_bytes,
             max_attempts=MAX_ATTEMPTS,
             clock=engine.clock,

@@ -89,9 +89,10 @@ class Scene:
                 self.bus.failures = [SendFailed("put event: Throttling")] if fails else []
                 fails = False
                 self.processor.process(conversation, AMPLE)
-            next_ms = self.engine.store.peek_conversation(ANN).scheduled_at_ms or until_ms
             if self.clock() >= until_ms:
                 return
+            pending = self.engine.keys().get("{b0}:pending")
+            next_ms = min(map(int, pending.pairs.values())) if pending else until_ms
             self.clock.advance(max(min(next_ms, until_ms) - self.clock(), 1))
 
 

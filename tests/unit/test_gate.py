@@ -47,6 +47,7 @@ OF_OPERATORS = {
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),
         tuning=Tuning.__new__(Tuning),
+        idle_pass=lambda _request: {},
         telemetry=RecordedTelemetry(),
     )
 }

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from lambdas.ingest import service
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
@@ -76,14 +75,12 @@ def test_other_statuses_are_not_noted(scene: Scene, fields: dict[str, Any], is_o
     assert replied_at(scene, CHAT) is None
 
 
-@pytest.mark.parametrize(("app", "is_noted"), [(BOT, True), (INBOX, False)])
-def test_of_messengers_echoes_those_of_apps_are_noted_and_those_of_people_are_not(
-    scene: Scene, app: str, is_noted: bool
-) -> None:
+@pytest.mark.parametrize("app", [BOT, INBOX])
+def test_messengers_echoes_are_noted_whoever_has_written(scene: Scene, app: str) -> None:
     now_ms = had_a_batch(scene, PAGE_CHAT)
     scene.post("messenger", messenger(scene, app))
     scene.engine.store.resume_buffer(PAGE_CHAT)
-    assert replied_at(scene, PAGE_CHAT) == (now_ms if is_noted else None)
+    assert replied_at(scene, PAGE_CHAT) == now_ms
 
 
 def test_the_reply_is_noted_for_the_owner_of_the_account(scene: Scene) -> None:
@@ -102,29 +99,12 @@ def test_replies_are_noted_for_the_steps_of_silence_of_conversations_with_the_ru
     assert scene.takeovers.steps == [("reply", CHAT, at) for at in (now_ms - 500, now_ms, now_ms)]
 
 
-def test_what_people_type_is_noted_for_the_steps_of_silence_alone(scene: Scene) -> None:
-    scene.rules.write("stage", {"inboxApps": [INBOX], "idleAfterMs": [60_000]})
-    now_ms = had_a_batch(scene, PAGE_CHAT)
-    scene.post("messenger", messenger(scene, INBOX))
-    assert scene.takeovers.steps == [("reply", PAGE_CHAT, now_ms)]
-    assert replied_at(scene, PAGE_CHAT) is None
-
-
-def test_a_failure_to_note_a_reply_fails_no_webhook_and_a_webhook_notes_only_so_many(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted: list[str] = []
-    monkeypatch.setattr(scene.ingest._lane, "note_reply", lambda name, **_: noted.append(name))
-    monkeypatch.setattr(service, "MAX_REPLIES_NOTED_IN_A_WEBHOOK", 2)
-    body = whatsapp(statuses=[status(scene, user=f"49{n}") for n in range(5)])
-    assert scene.post("whatsapp", body)[0] == 200
-    assert noted == ["default/whatsapp/555/490", "default/whatsapp/555/491"]
-
+def test_a_failure_to_note_a_reply_fails_no_webhook(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable("note_reply: no connection")
 
     monkeypatch.setattr(scene.ingest._lane, "note_reply", fails)
-    assert scene.post("whatsapp", body)[0] == 200
+    assert scene.post("whatsapp", whatsapp(statuses=[status(scene)]))[0] == 200
     said = scene.telemetry.said("replies not noted")
     assert said == [{"platform": "whatsapp", "reason": "note_reply: no connection"}]
 

@@ -39,6 +39,7 @@ ADMIN = AdminSettings(
     rules_table="t",
     takeovers_table="k",
     aliases_table="a",
+    tuning_table="u",
     oversize_bucket="o",
     ages_out={"logs": 14},
 )

@@ -119,7 +119,8 @@ def test_below_300_turns_nothing_is_recommended_or_stored(aws: FakeAws, capsys: 
 def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answer("tune.read", {"scopes": {}})
     assert run() == 0
-    assert "0 turns were counted" in capsys.readouterr().out
+    assert "No turns were counted here." in capsys.readouterr().out
+    assert run("--apply") == 1
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,9 @@ def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.Captu
         ("--cut-share", "x"),
         ("--cut-share", "0.2"),
         ("--mean-wait", "4"),
+        ("--mean-wait", "8.1s"),
         ("h.jsonl", "--apply"),
+        ("--rules", "{}"),
         ("--learn", "--apply"),
         ("--learn", "--switch-on", "a"),
         ("--table", "t.csv"),
@@ -155,6 +158,14 @@ def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(aws
     assert min(abs(now[0] - x) + abs(now[1] - y) for x, y in points) < 2  # the rules of today are on the curve
     assert any("recommended: " in (each.text or "") for each in picture.iter())
     assert "prefers-color-scheme: dark" in file.read_text()
+
+
+def test_files_that_cannot_be_read_or_written_are_named(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--picture", "/nowhere/curve.svg") == 1
+    assert run("/nowhere/history.jsonl") == 1
+    said = capsys.readouterr().err
+    assert "Cannot write /nowhere/curve.svg" in said
+    assert "Cannot read /nowhere/history.jsonl" in said
 
 
 # -- the learned wait ------------------------------------------------------------------------------------------------

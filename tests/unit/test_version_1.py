@@ -17,7 +17,7 @@ from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.messages.message import decode, encode
-from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, NoCounts, RecordedTelemetry
 from tests.support.takeovers import FakeTakeovers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
@@ -61,6 +61,7 @@ def test_a_dead_letter_is_redriven_and_makes_the_event_of_its_batch(name: str) -
         RecordedTelemetry(),
         queues=FakeBatchQueues(),
         idle=FakeTakeovers(),
+        gap_counts=NoCounts(),
         max_event_bytes=256_000,
         max_attempts=3,
     )

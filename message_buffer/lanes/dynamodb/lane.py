@@ -394,12 +394,10 @@ class DynamoDbLane:
         window = contents.window
         frozen, waiting = window.frozen, contents.waiting
         newest_at_ms = max(window.newest_at_ms, window.last_at_ms)
-        is_locked = window.is_locked(self._clock())
         due = window.due if window.is_open else None
         bodies = self._messages.bodies(conversation, waiting[:limit]) if limit else {}
         return o.Conversation(
-            state="IDLE" if not window.is_open else "INFLIGHT" if is_locked else "PENDING",
-            scheduled_at_ms=window.lock.until_ms if is_locked else due and due.due_at_ms,
+            state="IDLE" if not window.is_open else "INFLIGHT" if window.is_locked(self._clock()) else "PENDING",
             due_at_ms=due and due.due_at_ms,
             flush_reason=due and due.reason,
             rule=due and due.rule,

@@ -146,7 +146,7 @@ class Store:
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.RunStale()
-        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, reply.start or None, reply.forgotten)
+        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, reply.start or None)
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.BatchRetried | o.RunStale:
         reply = self._run(
@@ -255,7 +255,6 @@ class Store:
         holds = (*people, *_holds("handoff", reply.handoff), *consumers)
         return o.Conversation(
             state=reply.word.decode(),
-            scheduled_at_ms=_or_none(reply.scheduled_at_ms),
             due_at_ms=_or_none(reply.due_at_ms),
             flush_reason=why and why.reason,
             rule=why and why.rule,
@@ -344,10 +343,8 @@ class Store:
         """Return one page of a shard's conversations. A buffer that stays open meanwhile is on at least one page. A
         conversation with only a frozen batch may be on none, if a processor claims or returns it between two pages."""
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
-        listed = [
-            o.ListedConversation(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows
-        ]
-        return o.ConversationPage(reply.next_cursor.decode() or None, listed)
+        names = [conversation.decode() for conversation in reply.conversations]
+        return o.ConversationPage(reply.next_cursor.decode() or None, names)
 
     # -- making a call -----------------------------------------------------------------------------------------
 
