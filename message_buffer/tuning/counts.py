@@ -19,7 +19,7 @@ from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import escape_part, is_trial, parse_conversation_id
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.cells import Gap, count_cells
-from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
+from message_buffer.tuning.curve import ASSUMED_REPLY_MS, BINS_MS, Counts, field, going_on
 from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
 
 # A gap is watched for at most this long.
@@ -34,12 +34,9 @@ MIN_CELLS, MAX_CELLS = 10, 110
 class GapCounts:
     """Sums the counts of an instance. Threads may share it."""
 
-    def __init__(
-        self, table: TuningTable, telemetry: Telemetry, assumed_reply_ms: int | None, *, clock: Clock = system_clock
-    ) -> None:
+    def __init__(self, table: TuningTable, telemetry: Telemetry, *, clock: Clock = system_clock) -> None:
         self._table = table
         self._telemetry = telemetry
-        self._assumed_reply_ms = assumed_reply_ms
         self._clock = clock
         self._sums: dict[str, Counter[str]] = {}
         self._write_from_ms = 0
@@ -51,7 +48,7 @@ class GapCounts:
         name = parse_conversation_id(conversation)
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
             return ""
-        gaps = gaps_of(taken, messages, self._assumed_reply_ms)
+        gaps = gaps_of(taken, messages)
         counts, (cells, last_cell) = counts_of(taken, gaps), count_cells(messages, gaps, taken.tail)
         # A conversation always has the same half, so that a model can be judged on conversations that are new to it.
         half = CELLS[crc32(conversation.encode()) % len(CELLS)]
@@ -104,7 +101,7 @@ def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:
     return counts
 
 
-def gaps_of(taken: BatchTaken, messages: Sequence[Json], assumed_reply_ms: int | None) -> list[Gap | None]:
+def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
     """Return the gap before each message. That between two batches is None if it is not known."""
     arrivals = [message["receivedAt"] for message in messages]
     inside = [Gap(later_ms - earlier_ms) for earlier_ms, later_ms in pairwise(arrivals)]
@@ -113,10 +110,10 @@ def gaps_of(taken: BatchTaken, messages: Sequence[Json], assumed_reply_ms: int |
     if before_ms is None or taken.first_at_ms <= before_ms:
         return [None, *inside]
     gap = Gap(taken.first_at_ms - before_ms)
-    if replied_at_ms is None and assumed_reply_ms is not None:
+    if replied_at_ms is None:
         # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-        gap = gap._replace(watched_ms=max(taken.applied_wait_ms, 0) + assumed_reply_ms)
-    elif replied_at_ms is not None and replied_at_ms > before_ms:
+        gap = gap._replace(watched_ms=max(taken.applied_wait_ms, 0) + ASSUMED_REPLY_MS)
+    elif replied_at_ms > before_ms:
         gap = gap._replace(watched_ms=replied_at_ms - before_ms)
     return [gap, *inside]
 
