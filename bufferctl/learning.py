@@ -19,22 +19,22 @@ from message_buffer.rules.learned import (
     FIRST,
     LATE,
     MAX_GAP_MS,
-    MAX_LEARNED_WAIT_MS,
-    MIN_LEARNED_WAIT_MS,
     NUMBERS,
     PLACES,
     SOON,
     SPANS,
+    WAITS_S,
     Model,
     Seen,
     best_wait_ms,
-    effects,
+    features,
     hazards,
-    waits_of,
 )
-from message_buffer.tuning.turn_counts import OUTCOMES, WHOLE
+from message_buffer.tuning.cells import WHOLE
 
 ROUNDS, MAX_STEPS = 3, 30
+# How many numbers of a model add to those of the spans.
+EFFECTS = NUMBERS - SPANS - 1
 # Pulls the numbers of rare features towards 0, as this many observations would.
 _RIDGE = 2.0
 # Near its wait a gap counts as joined in part, so that weights do not jump from round to round.
@@ -67,15 +67,20 @@ def nothing() -> Count:
     return Count([0.0] * SPANS, [0.0] * SPANS, [0.0])
 
 
-def cells_of(counters: Mapping[str, int]) -> dict[Cell, Count]:
-    """Return the counts of a stage from their counters, whose form `message_buffer/tuning/turn_counts.py` describes."""
+def cells_of(counters: Mapping[str, int], unresolved: float = 0) -> dict[Cell, Count]:
+    """Return the counts of a stage from their counters, whose form `message_buffer/tuning/cells.py` describes.
+
+    `unresolved` is the number of batches that no other batch followed, for each gap that was censored. Their last
+    messages are not counted, so those after which the author did not go on stand for them.
+    """
     counts: dict[Cell, Count] = defaultdict(nothing)
     for name, number in counters.items():
-        count, at = counts[int(name[0], 16), Seen(*map(int, name[1:4]))], OUTCOMES.index(name[4])
-        kinds = [*((count.went_on, b) for b in range(SPANS)), (count.finished, 0)]
-        of_kind, b = [*kinds, *((count.unwatched, b) for b in range(SPANS))][at]
-        # What a week counted until an outcome showed, the next week may have taken back.
-        of_kind[b] = max(number, 0) / WHOLE
+        count, span = counts[int(name[0], 16), Seen(*map(int, name[1:4]))], int(name[5], 16)
+        if name[4] == "w":
+            count.went_on[span] = number / WHOLE
+        else:
+            of_kind, at = (count.unwatched, span) if span < SPANS else (count.finished, 0)
+            of_kind[at] = number / WHOLE * (1 + unresolved)
     return counts
 
 
@@ -102,8 +107,7 @@ def learn(
     runs: Sequence[Run],
     mean_wait_ms: float,
     *,
-    min_ms: int = MIN_LEARNED_WAIT_MS,
-    max_ms: int = MAX_LEARNED_WAIT_MS,
+    waits_s: Sequence[int] = WAITS_S,
     knows_answers: bool = True,
 ) -> Model:
     """Return the model whose waits cut the fewest of these turns at this mean wait. The waits of one round weigh the
@@ -114,40 +118,48 @@ def learn(
         return counts if knows_answers else _soon_as_first(counts)
 
     counts = counted()
-    model = learn_from(counts, mean_wait_ms, min_ms=min_ms, max_ms=max_ms)
+    model = learn_from(counts, mean_wait_ms, waits_s=waits_s)
     for _ in range(ROUNDS - 1):
-        waits = {
-            message: waits_of(model, message, min_ms=min_ms, max_ms=max_ms)
-            for message in {message for _, message in counts}
-        }
+        waits = {message: waits_of(model, message, waits_s) for message in {message for _, message in counts}}
         counts = _mean(counts, counted(waits.__getitem__))
-        model = learn_from(counts, mean_wait_ms, min_ms=min_ms, max_ms=max_ms, start=model.numbers)
+        model = learn_from(counts, mean_wait_ms, waits_s=waits_s, start=model)
     return model
+
+
+def waits_of(model: Model, message: Seen, waits_s: Sequence[int] = WAITS_S) -> list[int]:
+    """Return the message's waits by place. Each is one of the given ones."""
+    price = math.exp(model[-1])
+    return [best_wait_ms(hazards(model, place, message), price, waits_s) for place in range(PLACES)]
 
 
 def learn_from(
     counts: Counts,
     mean_wait_ms: float,
     *,
-    min_ms: int = MIN_LEARNED_WAIT_MS,
-    max_ms: int = MAX_LEARNED_WAIT_MS,
-    start: tuple[float, ...] | None = None,
+    waits_s: Sequence[int] = WAITS_S,
+    start: Model | None = None,
 ) -> Model:
     """Return the model of these counts, at the lowest price at which authors who have finished wait for no longer than
     this, on average."""
-    numbers = _fitted(counts, list(start or [-4.0] * SPANS + [0.0] * (NUMBERS - SPANS)))
+    numbers = _fitted(counts, list(start[:-1] if start else [-4.0] * SPANS + [0.0] * EFFECTS))
     cells = []
-    for (place, message), count in counts.items():
-        hazard = hazards(numbers, place, message)
-        stays_silent = [math.prod(1 - each for each in hazard[b:]) for b in range(SPANS)]
-        cells.append((hazard, count.finished[0] + sum(map(mul, count.unwatched, stays_silent))))
+    for cell, count in counts.items():
+        hazard = hazards(numbers, *cell)
+        cells.append((hazard, finished_of(count, hazard)))
     of_all = sum(finished for _, finished in cells)
 
     def is_too_long(price: float) -> bool:
-        waited = sum(best_wait_ms(hazard, price, min_ms, max_ms) * finished for hazard, finished in cells)
+        waited = sum(best_wait_ms(hazard, price, waits_s) * finished for hazard, finished in cells)
         return bool(waited > mean_wait_ms * of_all)
 
-    return Model(numbers, lowest_price(is_too_long)[1])
+    return (*numbers, math.log(lowest_price(is_too_long)[1]))
+
+
+def finished_of(count: Count, hazard: Sequence[float]) -> float:
+    """Return after how many messages the author had finished, if the chances of those who were no longer watched are
+    those of the hazard."""
+    stays_silent = [math.prod(1 - each for each in hazard[b:]) for b in range(SPANS)]
+    return sum(map(mul, count.unwatched, stays_silent), count.finished[0])
 
 
 def lowest_price(is_too_long: Callable[[float], bool]) -> tuple[float, float]:
@@ -163,14 +175,17 @@ def _fitted(counts: Counts, numbers: list[float]) -> tuple[float, ...]:
     """Return the most likely numbers for these counts, by Newton's method."""
     rows = []
     for cell, count in counts.items():
-        always, late = effects(*cell)
+        always, late = features(*cell)
+        effects = [(SPANS + at, value) for at, value in enumerate(always) if value]
+        late_effects = [(SPANS + len(always) + at, value) for at, value in enumerate(late) if value]
         for b, (went_on, watched) in enumerate(zip(count.went_on, count.watched, strict=True)):
             if watched:
-                rows.append(([(b, 1.0), *always, *((at, value * LATE[b]) for at, value in late)], went_on, watched))
+                row = [(b, 1.0), *effects, *((at, value * LATE[b]) for at, value in late_effects)]
+                rows.append((row, went_on, watched))
     for _ in range(MAX_STEPS):
         slope = [0.0] * SPANS + [-_RIDGE * each for each in numbers[SPANS:]]
-        bend = [[0.0] * NUMBERS for _ in range(NUMBERS)]
-        for at in range(NUMBERS):
+        bend = [[0.0] * len(numbers) for _ in numbers]
+        for at in range(len(numbers)):
             bend[at][at] = _RIDGE if at >= SPANS else 0.01
         for row, went_on, watched in rows:
             chance = 1 / (1 + math.exp(-sum(numbers[at] * value for at, value in row)))

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.learned import (
     EMOJI_END,
-    HOURS_OF_A_QUARTER,
     LENGTH_EDGES,
     MAX_GAP_MS,
     OTHER_END,
@@ -65,7 +64,7 @@ def read_table(path: Path) -> dict[str, list[Run]]:
 def _run(rows: list[tuple[str, ...]]) -> Run:
     _, fold, _, _, _, _, earlier, mean_log_gap = rows[0]
     messages = [
-        Seen(bisect_left(LENGTH_EDGES, int(length)), _ENDS[int(end)], max(int(hour), 0) // HOURS_OF_A_QUARTER)
+        Seen(bisect_left(LENGTH_EDGES, int(length)), _ENDS[int(end)], max(int(hour), 0) // 6)
         for _, _, _, length, end, hour, _, _ in rows
     ]
     gaps = [float(row[2]) * SECOND_MS for row in rows[:-1]]

@@ -105,7 +105,6 @@ class BufferStack(StageStack):
             dead_letter_queue_url=self.dead_letters.queue_url,
             takeovers_table=self.takeovers_table.table_name,
             tuning_table=self.tuning_table.table_name,
-            learns=config.tune.learn,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
         )
 

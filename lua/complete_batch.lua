@@ -54,8 +54,7 @@ if first_call then
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', math.min(now_ms - seen_ms, waiting_ms))
   forget_ids(waiting_ms)
   redis.call('HDEL', conv_key, 'frozen')
-  redis.call('HSET', conv_key, 'completed_by', token)
-  if tail ~= '' then redis.call('HSET', conv_key, 'tail', tail) end
+  redis.call('HSET', conv_key, 'completed_by', token, 'tail', tail)
   redis.call('ZADD', emitted_key, taken[3], taken[2])
   redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)
   redis.call('PEXPIRE', emitted_key, seen_ms)

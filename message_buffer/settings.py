@@ -101,8 +101,6 @@ class EmissionSettings(NamedTuple):
     dead_letter_queue_url: str
     takeovers_table: str
     tuning_table: str
-    learns: bool = False
-    """True to count for the learned wait."""
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
 

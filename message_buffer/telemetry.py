@@ -102,10 +102,6 @@ class Telemetry:
         with self._lock:
             self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
-    def measure_percent(self, metric: str, value: float) -> None:
-        with self._lock:
-            self._metrics.add_metric(metric, MetricUnit.Percent, round(value, 2))
-
     def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
         """Count a metric whose only dimensions are `service` and the given one."""
         with self._lock:

@@ -10,13 +10,12 @@ import typer
 
 from bufferctl.commands.rules import change
 from bufferctl.curve_picture import svg
-from bufferctl.errors import Failed, Misused, NotFound
+from bufferctl.errors import Failed, Misused
 from bufferctl.formatting import Block, table
 from bufferctl.history import measure, read_history, read_rules
+from bufferctl.judging import learn_and_judge
 from bufferctl.options import Ctx, Shown, read_json
-from bufferctl.shadow import MIN_TURNS, model_of_counts, model_of_table, shadow_of
 from message_buffer.json_object import Json
-from message_buffer.rules.rules_and_defaults import LearnedWait
 from message_buffer.tuning.curve import WITHIN_MS, Counts, curve, going_on, recommend
 
 GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
@@ -39,16 +38,18 @@ def tune(  # noqa: PLR0913 - an option for each choice
     rules: Annotated[str, typer.Option(help="Replay the history by these rules (JSON).")] = "",
     apply: Annotated[bool, typer.Option("--apply", help="Store the recommendation in the rules.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Write the curve to this file, as SVG.")] = None,
-    learn: Annotated[bool, typer.Option("--learn", help="Make a model of the learned wait, and try it.")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="Judge the learned wait on this stage.")] = False,
     turns: Annotated[Path | None, typer.Option("--table", help="Learn from this table of turns.")] = None,
-    switch_on: Annotated[str | None, typer.Option(metavar="TENANT", help="Let the learned wait decide.")] = None,
+    switch_on: Annotated[
+        str | None, typer.Option(metavar="TENANT", help="Let the learned wait decide, if it cuts less.")
+    ] = None,
 ) -> Shown:
     """Show how many batches are cut at which silence, and recommend a silence."""
     if learn or switch_on or turns:
         if learn == bool(switch_on) or history or apply or tenant or platform or agent:
-            raise Misused("--learn may have a --table and a --mean-wait; --switch-on stands alone.")
+            raise Misused("Name --learn or --switch-on, which may have a --table, a --mean-wait and --weeks.")
         mean_ms = _number(mean_wait, "s") * 1_000 if mean_wait else None
-        return try_tenant(ctx, switch_on, weeks) if switch_on else learn_wait(ctx, turns, mean_ms, weeks)
+        return learn_wait(ctx, ctx.obj.ask("tune.read", weeks=weeks), turns, mean_ms, tenant=switch_on)
     if (agent and not tenant) or (history and (apply or tenant or platform)) or (rules and not history):
         raise Misused("An --agent needs its --tenant, --rules need a history, and a history has nothing to --apply to.")
     goal = _goal(mean_wait, cut_share)
@@ -83,49 +84,23 @@ def tune(  # noqa: PLR0913 - an option for each choice
     return result, *blocks
 
 
-def learn_wait(ctx: Ctx, turns: Path | None, mean_wait_ms: float | None, weeks: int) -> Shown:
-    """Store a model in the rules of the stage, by which nobody waits yet. Without a mean wait, take that of today."""
-    asked = {} if turns and mean_wait_ms else ctx.obj.ask("tune.read", weeks=weeks, cells=True)
-    if mean_wait_ms is None:
-        sums = sum((Counter(each) for each in asked["scopes"].values()), Counter())
-        mean_wait_ms = sums["waited_ms"] / max(sums["batches"], 1)
-    if not mean_wait_ms:
-        raise Failed("This stage has counted no batches: name a --mean-wait.")
-    made = model_of_table(turns, mean_wait_ms) if turns else model_of_counts(asked["cells"], mean_wait_ms)
-    changed, _ = change(ctx, "stage", json.dumps({"learned": made._asdict()}))
-    what = f"A model with a mean wait of {_seconds(round(mean_wait_ms))} at most is the rule learned of the stage."
-    then = f"Nobody waits by it yet. After {MIN_TURNS:,} turns of a tenant, try: bufferctl tune --switch-on TENANT"
-    return {**changed, "learned": made._asdict(), "meanWaitMs": mean_wait_ms}, what, then
-
-
-def try_tenant(ctx: Ctx, tenant: str, weeks: int) -> Shown:
-    """Let the learned wait decide for a tenant, if it cut fewer of their turns than one wait with the same mean."""
+def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | None, *, tenant: str | None) -> Shown:
+    """Show what the learned wait would cut. Let it decide for a tenant, if one is named and if it cuts less than one
+    wait with the same mean. Without a mean wait, take that of today."""
+    model, judged = learn_and_judge(read, mean_wait_ms, turns)
+    mean = _seconds(round(judged.mean_wait_ms))
+    waits = (("learned", judged.share_learned), ("one for all", judged.share_fixed))
+    rows = table([{"wait": name, "mean": mean, "cut": f"{share:.1%}"} for name, share in waits])
+    gain = f"{judged.gain.share:.1%} ({judged.gain.low:.1%} to {judged.gain.high:.1%})"
+    said = f"On {judged.turns:,} turns that it was not trained on, the learned wait cuts {gain} less of the gaps."
+    result = {"learned": model, **judged._asdict(), "gain": judged.gain._asdict()}
+    if tenant is None:
+        return result, said, rows, "Nobody waits by it. To let it decide: bufferctl tune --switch-on TENANT"
+    if judged.gain.low <= 0:
+        raise Failed(f"The learned wait was not switched on, because it may not cut less than one wait. {said}")
     scope = f"tenant:{_part(tenant)}"
-    model = _model_of(ctx, scope) or _model_of(ctx, "stage")
-    if not model:
-        raise Failed("No model is stored. Make one: bufferctl tune --learn")
-    asked = ctx.obj.ask("tune.read", weeks=weeks)["scopes"]
-    counts = sum((Counter(each) for name, each in asked.items() if _names(name)["tenant"] == tenant), Counter())
-    found = shadow_of(counts, LearnedWait.model_validate(model).name)
-    rows = [
-        {"wait": name, "mean": _seconds(round(waits.mean_wait_ms)), "cut": f"{waits.cut:.1%}"}
-        for name, waits in (("learned", found.learned), ("one for all", found.fixed), ("the rules'", found.rules))
-    ]
-    said = f"{found.turns:,} turns of {tenant}, {found.of_several:,} with several messages, of which this share is cut:"
-    if found.turns < MIN_TURNS or found.learned.cut >= found.fixed.cut:
-        why = f"{MIN_TURNS:,} turns are needed" if found.turns < MIN_TURNS else "it cuts no fewer than one wait for all"
-        shown = "; ".join(f"{row['wait']} {row['cut']} at {row['mean']}" for row in rows)
-        raise Failed(f"The learned wait was not switched on: {why}. {said} {shown}.")
     changed, text = change(ctx, scope, json.dumps({"wait": "learned", "learned": model}))
-    return {**changed, "shadow": found._asdict()}, said, table(rows), f"{scope}\n{text}"
-
-
-def _model_of(ctx: Ctx, scope: str) -> Json | None:
-    try:
-        model: Json | None = ctx.obj.ask("rules.get", scope=scope)["rules"].get("learned")
-    except NotFound:
-        return None
-    return model
+    return {**result, **changed}, said, rows, f"{scope}\n{text}"
 
 
 def _names(scope: str) -> Json:

@@ -359,7 +359,8 @@ def _idle_pass(config: StageConfig, _traffic: Traffic) -> list[Line]:
 
 def _counts(_config: StageConfig, traffic: Traffic) -> list[Line]:
     minutes = min(traffic.batches, traffic.active_seconds / 60)
-    written = minutes * used("count_writes") / MILLION
+    of_cells = min(minutes, traffic.batches / used("cell_batches"))
+    written = (minutes * used("count_writes") + of_cells * used("cell_writes")) / MILLION
     return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 
 

@@ -96,7 +96,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             bus=bus,
             time_left=call.time_left,
         ),
-        tuning=Tuning(TuningTable(settings.tuning_table, patience=aws.PATIENT), rules, telemetry, call.time_left),
+        tuning=Tuning(TuningTable(settings.tuning_table), rules, telemetry, call.time_left),
         idle_pass=lambda _request: takeovers.run_pass(lanes, bus, telemetry),
         telemetry=telemetry,
     )

@@ -95,8 +95,6 @@ class ExplainRules(OfConversation):
 
 class ReadTuning(Request):
     weeks: Annotated[int, Field(ge=1, le=26)] = 4
-    cells: bool = False
-    """True to return also the counts for the learned wait."""
 
 
 class MoveWaits(OfScope):

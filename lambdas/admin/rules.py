@@ -185,7 +185,7 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 rules = book.for_conversation(conversation, agent).rules
                 # A learned wait depends on the text, which is not read here, so the buffer keeps the wait that it has.
-                outcome = None if rules.has_learned_wait else lane.retime_buffer(name, timing=rules.timing)
+                outcome = None if rules.effective_wait == "learned" else lane.retime_buffer(name, timing=rules.timing)
                 # If the scope is one conversation, both lanes are tried, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)

@@ -33,11 +33,11 @@ class Tuning:
     clock: Clock = system_clock
 
     def read(self, request: r.ReadTuning) -> Json:
-        """Return the counts of the last weeks by scope, which is `tenant/platform/agent`."""
+        """Return the counts of the last weeks by scope (`tenant/platform/agent`), and those for the learned wait."""
         sums = self.table.sums(since_ms=self.clock() - (request.weeks - 1) * 7 * DAY_MS)
-        scopes = sorted(sums.keys() - {STAGE, CELLS}, key=lambda scope: -sums[scope]["batches"])
-        found = {"scopes": {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}}
-        return found | ({"cells": sums.get(CELLS, {})} if request.cells else {})
+        scopes = sorted(sums.keys() - {STAGE, *CELLS}, key=lambda scope: -sums[scope]["batches"])
+        found = {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}
+        return {"scopes": found, "cells": [sums.get(half, {}) for half in CELLS]}
 
     def move(self, request: r.MoveWaits) -> Json:
         """Move the waits of the scopes with enough turns towards the goal. Return the moves."""

@@ -331,10 +331,7 @@ class DynamoDbProcessor:
         """Close the window, or begin the next one if messages did not fit into the batch (`left`), or arrived after the
         freeze."""
         conversation, owner, _ = locked
-        expires_at_ms = self._clock() + REMEMBERED_MS
-        if left or not self._windows.close(
-            conversation, owner, generation=generation, expires_at_ms=expires_at_ms, tail=tail
-        ):
+        if left or not self._windows.close(conversation, owner, generation=generation, now_ms=self._clock(), tail=tail):
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked) -> None:

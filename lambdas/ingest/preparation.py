@@ -124,11 +124,8 @@ def _prepare_one(
             learn = None
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
-            queue, waits = queue_of(book.queues, conversation, agent=agent, rule=rules.queue), None
-            if rules.learned and is_typed:
-                waits = rules.learned.name + rules.learned.waits_of(message.text, message.received_at)
-            route = {"agent": agent, "queue": queue, "traceparent": intake.traceparent}
-            payload = _payload_of(message, rules, **route, learned_waits=waits)
+            queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
+            payload = _payload_of(message, rules, agent=agent, queue=queue, traceparent=intake.traceparent)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -191,7 +188,7 @@ def update_belongs(
 
 def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
     """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
-    trace, its learned waits, and the steps after its batch."""
+    trace, and the steps after its batch."""
     found = {**route, "idle_after_ms": rules.idle_after_ms or None}
     known = {name: value for name, value in found.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)

@@ -53,8 +53,6 @@ class Content(NamedTuple):
     last_sent_at_ms: int
     traceparent: str | None = None
     """The trace of the first message that has one."""
-    learned_waits: tuple[str, ...] = ()
-    """For each message the name of the model and its waits, or an empty text."""
     idle_after_ms: list[int] = []  # noqa: RUF012 - nobody changes a content
     """The steps of the rule `idleAfterMs` that ingest stored in the newest message."""
 
@@ -77,7 +75,6 @@ def content_of(payloads: list[bytes]) -> Content:
         queue if isinstance(queue, str) else None,
         max(map(sent_at_ms, messages), default=0),
         next(traces, None),
-        tuple(waits if isinstance(waits := each.get("learnedWaits"), str) else "" for each in stored),
         stored[-1].get("idleAfterMs") or [],
     )
 
@@ -91,7 +88,7 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    for name in ("agent", "queue", "traceparent", "learnedWaits", "idleAfterMs"):  # fields of the batch, or of nobody
+    for name in ("agent", "queue", "traceparent", "idleAfterMs"):  # fields of the batch, or of nobody
         message.pop(name, None)
     sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
     message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"

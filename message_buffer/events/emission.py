@@ -24,7 +24,6 @@ from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.counts import GapCounts
-from message_buffer.tuning.curve import ASSUMED_REPLY_MS
 from message_buffer.tuning.tuning_table import TuningTable
 
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
@@ -147,7 +146,7 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
-        return self._gap_counts.add(conversation, taken, content.messages, content.learned_waits, agent=content.agent)
+        return self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -206,7 +205,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         idle=IdleTable(settings.takeovers_table),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
-        gap_counts=GapCounts(TuningTable(settings.tuning_table), telemetry, ASSUMED_REPLY_MS, learns=settings.learns),
+        gap_counts=GapCounts(TuningTable(settings.tuning_table), telemetry),
     )
 
 

@@ -114,8 +114,6 @@ class Message(_Open):
     """The agent that served the conversation when the message arrived."""
     queue: Text | None = None
     """The queue that the rules named when the message arrived. None in a stage without queues."""
-    learned_waits: Text | None = None
-    """The waits by the model of the rules, for the counts that compare them with the waits in force."""
     idle_after_ms: list[int] | None = None
     """The steps of the rule of this name when the message arrived. None if there are none."""
     traceparent: Text | None = None

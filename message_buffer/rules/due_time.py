@@ -9,7 +9,7 @@ milliseconds, reasons and rules.
 from typing import NamedTuple
 
 from message_buffer.limits import MINUTE_MS
-from message_buffer.rules.learned import packed_wait
+from message_buffer.rules.learned import DIGITS, place_of
 from message_buffer.rules.timing import RuleName, Timing
 
 
@@ -108,7 +108,8 @@ def _silence_is_over(facts: Facts, timing: Timing) -> Due:
 def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
     """Return how long a batch waits after a typed message, and the rule that decides this wait."""
     if timing.learned:
-        return packed_wait(timing.learned, facts.message_count, facts.gap_ms), "learned"
+        at = DIGITS * place_of(facts.message_count, facts.gap_ms)
+        return int(timing.learned[at : at + DIGITS]), "learned"
     if facts.message_count > 1 and facts.gap_ms is not None and facts.gap_ms < timing.typing_ms:
         return timing.typing_ms, "typingInferenceMs"
     return timing.silence_ms, timing.silence_rule

@@ -1,16 +1,18 @@
 """The learned wait: how long a batch waits after a message, by how likely and how soon its author goes on.
 
 A model gives the hazard, the chance that the author goes on within a span of time if he has not done so before it, by
-the gap before the message, its position in the batch, its length, how it ends, and the hour. `waits_of` reduces a model
-to one message's waits, of which a lane picks one by `place_of`. A longer wait joins more fragments, and lets each
-author wait longer who had finished. `Model.price` states how much of a joined turn a second of that must be worth.
+the gap before the message, its position in the batch, its length, how it ends, and the hour. `packed_waits` reduces a
+model to one message's waits, of which a lane picks one by `place_of`. A longer wait joins more fragments, and lets each
+author wait longer who had finished. The price is the share of a turn that must be joined for each second of that.
 """
 
 import math
 import unicodedata
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import NamedTuple
 
 from message_buffer.limits import HOUR_MS, SECOND_MS
@@ -18,29 +20,23 @@ from message_buffer.limits import HOUR_MS, SECOND_MS
 # A turn ends if its author is silent for longer than the last of these edges.
 EDGES_S = (0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 30)
 SPANS = len(EDGES_S) - 1
-MIN_LEARNED_WAIT_MS, MAX_LEARNED_WAIT_MS = 1_000, 15_000
+# The waits that a model chooses from.
+WAITS_S = EDGES_S[1:9]
 MAX_GAP_MS = EDGES_S[-1] * SECOND_MS
 GAP_EDGES_MS = (3_000, 6_000, 10_000, 15_000)
 LENGTH_EDGES = (5, 10, 20, 40, 80, 160, 320)
 # The classes of a text's end. The class 0 is a letter or a digit.
 _ENDS = {".": 1, "?": 2, "!": 3, "…": 4, ",": 4, ":": 4, ";": 4}
 OTHER_END, EMOJI_END = 5, 6
-HOURS_OF_A_QUARTER = 6
 # A message's place: the first of a batch, the first soon after another batch, the second, or a later one, by its gap.
 FIRST, SOON, SECOND, LATER, PLACES = 0, 1, 2, 7, 12
 DIGITS = 5
-NUMBERS = SPANS + 23
+NUMBERS = SPANS + 24
 # The logarithm of each span's middle, scaled to about -1.4 … 1.2. Numbers with this factor shift hazards in time.
 LATE = tuple(math.log((a + b) / 8) / 1.5 for a, b in pairwise(EDGES_S))
 
-
-class Model(NamedTuple):
-    """A model of when authors go on: at most 40 numbers, which are written as a JSON object."""
-
-    numbers: tuple[float, ...]
-    """The log-odds of each span, then what each feature adds to all spans and, for the last four, adds late."""
-    price: float
-    """The share of a turn that must be joined for each second for which a finished author waits."""
+Model = tuple[float, ...]
+"""The log-odds of each span, then what each of the `features` adds, and the logarithm of the price."""
 
 
 class Seen(NamedTuple):
@@ -54,8 +50,7 @@ class Seen(NamedTuple):
 
 def seen(text: str, at_ms: int) -> Seen:
     """Return the features of a message that came at this time. No part of the text can be derived from them."""
-    hour = at_ms // HOUR_MS % 24
-    return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), hour // HOURS_OF_A_QUARTER)
+    return Seen(bisect_left(LENGTH_EDGES, len(text)), _end_of(text.rstrip()), at_ms // (6 * HOUR_MS) % 4)
 
 
 def place_of(count: int, gap_ms: float | None) -> int:
@@ -67,73 +62,44 @@ def place_of(count: int, gap_ms: float | None) -> int:
 
 
 @lru_cache(maxsize=4096)
-def waits_of(
-    model: Model, message: Seen, *, min_ms: int = MIN_LEARNED_WAIT_MS, max_ms: int = MAX_LEARNED_WAIT_MS
-) -> tuple[int, ...]:
-    """Return the message's waits by place. Each is one of the edges between the bounds."""
-    return tuple(best_wait_ms(hazards(model.numbers, at, message), model.price, min_ms, max_ms) for at in range(PLACES))
-
-
-@lru_cache(maxsize=4096)
 def packed_waits(model: Model, message: Seen) -> str:
     """Return the message's waits by place, as a text in which each has five digits, so that a script can pick one."""
-    return "".join(f"{wait_ms:0{DIGITS}}" for wait_ms in waits_of(model, message))
+    waits = (best_wait_ms(hazards(model, place, message), math.exp(model[-1])) for place in range(PLACES))
+    return "".join(f"{wait_ms:0{DIGITS}}" for wait_ms in waits)
 
 
-def packed_wait(waits: str, count: int, gap_ms: float | None) -> int:
-    """Return one of the waits in a text of `packed_waits`."""
-    at = DIGITS * place_of(count, gap_ms)
-    return int(waits[at : at + DIGITS])
-
-
-def hazards(numbers: tuple[float, ...], place: int, message: Seen) -> list[float]:
+def hazards(model: Model, place: int, message: Seen) -> list[float]:
     """Return for each span the chance that the author goes on in it if he has not done so before."""
-    always, late = effects(place, message)
-    level = sum(numbers[at] * value for at, value in always)
-    drift = sum(numbers[at] * value for at, value in late)
-    return [1 / (1 + math.exp(-(numbers[b] + level + drift * LATE[b]))) for b in range(SPANS)]
+    always, late = features(place, message)
+    level = sum(map(mul, model[SPANS:], always))
+    drift = sum(map(mul, model[SPANS + len(always) :], late))
+    return [1 / (1 + math.exp(-(model[b] + level + drift * LATE[b]))) for b in range(SPANS)]
 
 
-def effects(place: int, message: Seen) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """Return which numbers of a model apply to a message, and with which factor: in all spans, and late ones."""
-    length = (message.length - 3) / 2
-    always = [(SPANS, length), (SPANS + 1, length * length)]
-    late = [(SPANS + 19, length)]
-    if place == SOON:
-        always.append((SPANS + 2, 1.0))
-    elif place >= SECOND:
-        gap = (place - SECOND) % (LATER - SECOND)
-        always += [(SPANS + 3, 1.0), (SPANS + 4, length)]
-        late += [(SPANS + 20, 1.0), (SPANS + 21, gap / 2 - 1)]
-        if place >= LATER:
-            always.append((SPANS + 5, 1.0))
-        if gap:
-            always.append((SPANS + 5 + gap, 1.0))
-    if message.end:
-        always.append((SPANS + 9 + message.end, 1.0))
-    else:
-        late.append((SPANS + 22, 1.0))
-    if message.quarter:
-        always.append((SPANS + 15 + message.quarter, 1.0))
-    return always, late
+def features(place: int, message: Seen) -> tuple[list[float], list[float]]:
+    """Return the features that count in all spans, and those that shift hazards in time."""
+    length, follows = (message.length - 3) / 2, place >= SECOND
+    gap = (place - SECOND) % (LATER - SECOND) if follows else 0
+    always = [
+        length, length * length, place == SOON, follows, follows * length, place >= LATER,
+        *(gap == each for each in range(1, 5)),
+        *(message.end == each for each in range(1, 7)),
+        *(message.quarter == each for each in range(1, 4)),
+    ]  # fmt: skip
+    return always, [length, follows, follows * (gap / 2 - 1), not message.end]
 
 
-def best_wait_ms(hazard: list[float], price: float, min_ms: int, max_ms: int) -> int:
-    """Return the wait that joins the most, less the price of waiting."""
-    # Hazards rise and then fall, so compare all edges, and not only the first one where the gain stops growing.
-    silent = [1.0]
-    for each in hazard:
-        silent.append(silent[-1] * (1 - each))
+def best_wait_ms(hazard: list[float], price: float, waits_s: Sequence[int] = WAITS_S) -> int:
+    """Return the one of these waits, which are edges, that joins the most, less the price of waiting."""
+    # Hazards rise and then fall, so compare all waits, and not only the first one where the gain stops growing.
+    silent = list(accumulate(hazard, lambda still, goes_on: still * (1 - goes_on), initial=1.0))
     # Only an author who has finished waits in vain, so the price counts in proportion to his chance.
-    worth = [1 - share - price * silent[-1] * edge for share, edge in zip(silent, EDGES_S, strict=True)]
-    allowed = [at for at, edge in enumerate(EDGES_S) if min_ms <= edge * SECOND_MS <= max_ms]
-    return EDGES_S[max(allowed, key=lambda at: worth[at])] * SECOND_MS
+    worth = {edge: 1 - share - price * silent[-1] * edge for share, edge in zip(silent, EDGES_S, strict=True)}
+    return max(waits_s, key=worth.__getitem__) * SECOND_MS
 
 
 def _end_of(text: str) -> int:
-    last = text[-1:]
-    if text.endswith("..."):
-        return _ENDS["…"]
+    last = "…" if text.endswith("...") else text[-1:]
     if last in _ENDS:
         return _ENDS[last]
     if not last or last.isalnum():

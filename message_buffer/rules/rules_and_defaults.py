@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, get_args
-from zlib import crc32
 
 from pydantic import (
     AfterValidator,
@@ -41,7 +40,7 @@ from message_buffer.rules.control_words import (
     compared_form,
     control_words,
 )
-from message_buffer.rules.learned import NUMBERS, Model, packed_waits, seen
+from message_buffer.rules.learned import NUMBERS, packed_waits, seen
 from message_buffer.rules.queues import QUEUE_NAME
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
@@ -56,7 +55,7 @@ MAX_IDLE_MS = 7 * DAY_MS
 _UNREADABLE = 10**30
 
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
-RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | tuple[int, ...] | OnHumanReply | LearnedWait | None"
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | tuple[float, ...] | OnHumanReply | None"
 
 # Each preset sets the silence, the typing wait and the longest wait, because a lower layer's silence may be longer than
 # the preset's `max_wait_ms`.
@@ -98,7 +97,7 @@ _COMBINATIONS = (
     ),
     _Combination(
         lambda rules: rules["wait"] == "learned" and rules["learned"] is None,
-        "wait: 'learned' needs a model in the rule learned, which `bufferctl tune --learn` makes and stores",
+        "wait: 'learned' needs a model in the rule learned; `bufferctl tune --switch-on` stores both",
     ),
     _Combination(
         lambda rules: bool({*map(compared_form, rules["stop_words"])} & {*map(compared_form, rules["flush_words"])}),
@@ -288,32 +287,10 @@ class OnHumanReply(CheckedModel):
         return _duration_ms(self.hold)
 
 
-# More extreme log-odds mean nothing, and the exponential of their sum could overflow.
-_LogOdds = Annotated[float, Field(ge=-30, le=30)]
-
-
-class LearnedWait(CheckedModel):
-    """The model of the learned wait (rules/learned.py)."""
-
-    numbers: Annotated[
-        tuple[_LogOdds, ...],
-        Field(strict=False, min_length=NUMBERS, max_length=NUMBERS, description=f"{NUMBERS} numbers from -30 to 30"),
-    ]
-    price: Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1.0")]
-
-    @cached_property
-    def model(self) -> Model:
-        return Model(self.numbers, self.price)
-
-    @cached_property
-    def name(self) -> str:
-        """Return three digits that hardly any other model has."""
-        return f"{crc32(repr(self.model).encode()) & 0xFFF:03x}"
-
-    def waits_of(self, text: str, at_ms: int) -> str:
-        return packed_waits(self.model, seen(text, at_ms))
-
-
+# More extreme logarithms mean nothing, and the exponential of their sum could overflow.
+_Model = Annotated[
+    tuple[Annotated[float, Field(ge=-30, le=30)], ...], Field(strict=False, min_length=NUMBERS, max_length=NUMBERS)
+]
 UNNAMED_APP = "unnamed"
 # Meta's app ids have 15 or 16 digits today.
 _App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,32}}|{UNNAMED_APP})$")]
@@ -357,7 +334,7 @@ class _RuleFields(CheckedModel):
         "silence"
     )
     window_ms: _Window = 10_000
-    learned: Annotated[LearnedWait | None, Field(description="null, or a model of `bufferctl tune --learn`")] = None
+    learned: Annotated[_Model | None, Field(description=f"null, or a model: {NUMBERS} numbers from -30 to 30")] = None
     stop_words: _Words = ()
     flush_words: _Words = ()
     control_languages: _Languages = ()
@@ -388,7 +365,7 @@ class Rules(_RuleFields):
         """Return the rules in the lanes' form. For a VIP, `vip_silence_ms` replaces `silence_ms`, and typing does not
         extend the wait. In a fixed window, the silence is the longest wait, so no message can prolong the wait."""
         vip = self.priority == "vip"
-        if self._has_fixed_window:
+        if self.effective_wait == "window":
             window_ms = min(self.window_ms, self.max_wait_ms)
             return Timing(
                 silence_ms=window_ms,
@@ -424,12 +401,12 @@ class Rules(_RuleFields):
         after a button press for neither typing nor a caption. Only other messages have a learned wait. A VIP's wait and
         a fixed window ignore all this."""
         timing = self.timing
-        if self.learned and self.has_learned_wait:
-            timing = timing._replace(learned=self.learned.waits_of(text, at_ms))
+        if self.learned and self.effective_wait == "learned":
+            timing = timing._replace(learned=packed_waits(self.learned, seen(text, at_ms)))
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
-        if self.priority == "vip" or self._has_fixed_window:
+        if self.priority == "vip" or self.wait == "window":
             return timing
         if is_pressed and not is_pending:
             return timing._replace(pressed_ms=self.pressed_silence_ms)
@@ -450,12 +427,9 @@ class Rules(_RuleFields):
         return app in self.inbox_apps
 
     @property
-    def has_learned_wait(self) -> bool:
-        return self.wait == "learned" and self.priority != "vip"
-
-    @property
-    def _has_fixed_window(self) -> bool:
-        return self.wait == "window" and self.priority != "vip"
+    def effective_wait(self) -> str:
+        """Return the rule `wait`, which has no effect for a VIP."""
+        return "silence" if self.priority == "vip" else self.wait
 
     @cached_property
     def control_words(self) -> ControlWords:

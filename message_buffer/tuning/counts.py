@@ -1,84 +1,65 @@
-"""Counts how long authors are silent before they go on.
+"""Counts how long authors are silent before they go on: for the stage, by tenant, platform and agent, and by cells.
 
-The counts are numbers by tenant, platform and agent. They contain no conversation, and nothing that people wrote. An
-instance sums them, and writes them at most once a minute. What it has not written when Lambda ends it is lost.
+The counts are numbers. They contain no conversation, and nothing that people wrote. An instance sums them, and writes
+them at most once a minute. What it has not written when Lambda ends it is lost.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from threading import Lock
 from typing import Any
+from zlib import crc32
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
-from message_buffer.messages.conversation_id import is_trial, parse_conversation_id
+from message_buffer.messages.conversation_id import escape_part, is_trial, parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
-from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable, scope_of
-from message_buffer.tuning.turn_counts import count_batch
+from message_buffer.tuning.cells import Gap, count_cells
+from message_buffer.tuning.curve import ASSUMED_REPLY_MS, BINS_MS, Counts, field, going_on
+from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
 
 # A gap is watched for at most this long.
 MAX_GAP_MS = BINS_MS[-1]
-# A write updates at most this many scopes, those that have waited longest. The others wait for the next write.
-MAX_SCOPES_IN_A_WRITE = 20
-# DynamoDB accepts an expression of 4 KiB. Beyond these limits, a batch is not counted for the learned wait.
-MAX_CELLS_IN_A_WRITE, MAX_LEARNED_MESSAGES = 150, 50
-# The batches of further scopes are counted only in those of the stage.
-MAX_SCOPES_IN_AN_INSTANCE = 1_000
+# Between two writes, only the batches of so many scopes are counted in these scopes. The stage's counts have all.
+MAX_SCOPES = 20
+# A write pays for the size of the whole item, so it waits for so many counters of cells. DynamoDB accepts an expression
+# of 4 KiB, which has room for twice the greater number.
+MIN_CELLS, MAX_CELLS = 10, 110
 
 
 class GapCounts:
     """Sums the counts of an instance. Threads may share it."""
 
-    def __init__(
-        self,
-        table: TuningTable,
-        telemetry: Telemetry,
-        assumed_reply_ms: int | None,
-        *,
-        learns: bool = False,
-        clock: Clock = system_clock,
-    ) -> None:
+    def __init__(self, table: TuningTable, telemetry: Telemetry, *, clock: Clock = system_clock) -> None:
         self._table = table
         self._telemetry = telemetry
-        self._assumed_reply_ms = assumed_reply_ms
-        self._learns = learns
         self._clock = clock
         self._sums: dict[str, Counter[str]] = {}
         self._write_from_ms = 0
         self._lock = Lock()
 
-    def add(
-        self,
-        conversation: str,
-        taken: BatchTaken,
-        messages: Sequence[Json],
-        learned_waits: Sequence[str] = (),
-        *,
-        agent: str | None,
-    ) -> str:
+    def add(self, conversation: str, taken: BatchTaken, messages: Sequence[Json], *, agent: str | None) -> str:
         """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors. Return what the
         counts of the conversation's next batch need."""
         name = parse_conversation_id(conversation)
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
             return ""
-        arrivals = [message["receivedAt"] for message in messages]
-        counts = Counter(counts_of(taken, arrivals, assumed_reply_ms=self._assumed_reply_ms))
+        gaps = gaps_of(taken, messages)
+        counts, (cells, last_cell) = counts_of(taken, gaps), count_cells(messages, gaps, taken.tail)
+        # A conversation always has the same half, so that a model can be judged on conversations that are new to it.
+        half = CELLS[crc32(conversation.encode()) % len(CELLS)]
         with self._lock:
-            tail, cells = "", self._sums.get(CELLS, Counter())
-            if self._learns and len(messages) <= MAX_LEARNED_MESSAGES and len(cells) < MAX_CELLS_IN_A_WRITE:
-                before = (*gap_before(taken, self._assumed_reply_ms), self._assumed_reply_ms or 0)
-                learned, turns, tail = count_batch(taken, messages, learned_waits, before)
-                self._sums.setdefault(CELLS, Counter()).update(learned)
-                counts.update(turns)
-            for scope in (STAGE, scope_of(name.tenant, name.platform, agent)):
-                if scope in self._sums or len(self._sums) < MAX_SCOPES_IN_AN_INSTANCE:
-                    self._sums.setdefault(scope, Counter()).update(counts)
-        return tail
+            if max(len(cells), len(self._sums.get(half, ()))) > MAX_CELLS:
+                cells, last_cell = Counter(), ""
+            scope = "/".join(map(escape_part, (name.tenant, name.platform, agent or "")))
+            for each, more in ((STAGE, counts), (half, cells), (scope, counts)):
+                if more and (each in self._sums or len(self._sums) < MAX_SCOPES):
+                    self._sums.setdefault(each, Counter()).update(more)
+        return last_cell
 
     def write(self, may_go_on: Callable[[], bool]) -> None:
         """Add the counts to the table, unless this instance has done so within the last minute.
@@ -90,56 +71,51 @@ class GapCounts:
             if now_ms < self._write_from_ms or not self._sums:
                 return
             self._write_from_ms = now_ms + MINUTE_MS
-            scopes = list(islice(self._sums, MAX_SCOPES_IN_A_WRITE))
-        for scope in scopes:
-            if not may_go_on():
-                return
-            with self._lock:
-                counts = self._sums.pop(scope)
+            ready = [each for each, counts in self._sums.items() if each not in CELLS or len(counts) >= MIN_CELLS]
+            sums = {scope: self._sums.pop(scope) for scope in ready}
+        while sums and may_go_on():
+            scope = next(iter(sums))
+            counts = sums.pop(scope)
             try:
-                sums = self._table.add(scope, counts, now_ms=now_ms)
+                stored = self._table.add(scope, counts, now_ms=now_ms)
             except MessageBufferError as error:
-                with self._lock:
-                    self._sums.setdefault(scope, Counter()).update(counts)
+                sums[scope] = counts  # as the last one, so that it does not keep the others from being written
                 self._telemetry.warn("counts not written", reason=str(error))
-                return
+                break
             if scope == STAGE:
-                self._telemetry.measure_percent("GoingOnRate", 100 * going_on(sums).share)
+                self._telemetry.count("GoingOnRate", round(100 * going_on(stored).share))
+        with self._lock:
+            for scope, counts in sums.items():
+                self._sums.setdefault(scope, Counter()).update(counts)
 
 
-def counts_of(taken: BatchTaken, arrivals: Sequence[int], *, assumed_reply_ms: int | None) -> Counts:
-    """Return the counts of a batch whose messages arrived at these times: its wait, the gaps between its messages, and
-    the gap between the batch before and this one."""
+def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:
+    """Return the counts of a batch: its wait, and the gaps before its messages."""
     wait_ms = max(taken.applied_wait_ms, 0)
-    counts = Counter({"batches": 1, "waited_ms": wait_ms, field("e", wait_ms): 1})
-    for earlier_ms, later_ms in pairwise(arrivals):
-        counts[_gap(later_ms - earlier_ms)] += 1
-    gap_ms, watched_ms = gap_before(taken, assumed_reply_ms)
-    if gap_ms is not None:
-        counts[_gap(gap_ms, watched_ms=watched_ms)] += 1
-        counts["resolved"] += 1
+    counts = Counter({"batches": 1, "waited_ms": wait_ms, field("e", wait_ms): 1, "resolved": int(gaps[0] is not None)})
+    for gap in gaps:
+        if gap and gap.ms <= MAX_GAP_MS and gap.ms < gap.watched_ms:
+            counts[field("g", gap.ms)] += 1
+        elif gap:
+            counts[field("c", min(gap.watched_ms, MAX_GAP_MS))] += 1
     return counts
 
 
-def gap_before(taken: BatchTaken, assumed_reply_ms: int | None) -> tuple[int | None, int]:
-    """Return the gap between the batch before and this one, None if it is not known, and when a reply ended it."""
-    before_ms, watched_ms = taken.previous_at_ms, MAX_GAP_MS + 1
+def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
+    """Return the gap before each message. That between two batches is None if it is not known."""
+    arrivals = [message["receivedAt"] for message in messages]
+    inside = [Gap(later_ms - earlier_ms) for earlier_ms, later_ms in pairwise(arrivals)]
+    before_ms, replied_at_ms = taken.previous_at_ms, taken.replied_at_ms
     # The later parts of a split batch begin with the first message of the whole batch.
     if before_ms is None or taken.first_at_ms <= before_ms:
-        return None, watched_ms
-    if taken.replied_at_ms is None and assumed_reply_ms is not None:
+        return [None, *inside]
+    gap = Gap(taken.first_at_ms - before_ms)
+    if replied_at_ms is None:
         # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-        watched_ms = max(taken.applied_wait_ms, 0) + assumed_reply_ms
-    elif taken.replied_at_ms is not None and taken.replied_at_ms > before_ms:
-        watched_ms = taken.replied_at_ms - before_ms
-    return taken.first_at_ms - before_ms, watched_ms
-
-
-def _gap(gap_ms: int, *, watched_ms: int = MAX_GAP_MS + 1) -> str:
-    """Return the counter of a gap, which is censored if it did not end while it was watched."""
-    if gap_ms <= MAX_GAP_MS and gap_ms < watched_ms:
-        return field("g", gap_ms)
-    return field("c", min(watched_ms, MAX_GAP_MS))
+        gap = gap._replace(watched_ms=max(taken.applied_wait_ms, 0) + ASSUMED_REPLY_MS)
+    elif replied_at_ms > before_ms:
+        gap = gap._replace(watched_ms=replied_at_ms - before_ms)
+    return [gap, *inside]
 
 
 def _has_several_authors(user: str, messages: Sequence[Json]) -> bool:

@@ -7,23 +7,18 @@ the batch names none. The scope `*` has the sums of the whole stage.
 from collections import Counter
 from datetime import UTC, datetime
 
-from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, expressions, number, text
 from message_buffer.limits import DAY_MS, SECOND_MS
-from message_buffer.messages.conversation_id import escape_part
 from message_buffer.tuning.curve import Counts
 
 STAGE = "*"
-# The scope of the cells that `turn_counts.py` counts in the whole stage.
-CELLS = "*cells"
+# The scopes of what `cells.py` counts in the whole stage: a half of the conversations each.
+CELLS = ("*cells0", "*cells1")
 # A week's counts expire this long after they were last written.
 COUNTS_KEPT_MS = 26 * 7 * DAY_MS
 
 
 class TuningTable(Table):
-    def __init__(self, name: str, *, patience: aws.Patience = aws.HURRIED) -> None:
-        super().__init__(name, patience=patience)
-
     def add(self, scope: str, counts: Counts, *, now_ms: int) -> Counts:
         """Add the counts to those of this week. Return the sums."""
         values: Values = {**counts, "expires": (now_ms + COUNTS_KEPT_MS) // SECOND_MS}
@@ -49,7 +44,3 @@ def week_of(now_ms: int) -> str:
 
 def _counts(item: Item) -> Counts:
     return {name: number(item, name) for name in item.keys() - {"scope", "week", "expires_at"}}
-
-
-def scope_of(tenant: str, platform: str, agent: str | None) -> str:
-    return "/".join(map(escape_part, (tenant, platform, agent or "")))

@@ -114,13 +114,11 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
 
 
 @pytest.mark.parametrize("is_set", [False, True])
-def test_a_stage_reads_replies_and_counts_to_learn_only_if_it_is_told_to(
+def test_a_stage_reads_replies_only_if_it_is_told_to(
     is_set: bool, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    found = functions_of(synthesize("dev", **({"tune": {"replies": True, "learn": True}} if is_set else {}))["Buffer"])
+    found = functions_of(synthesize("dev", **({"tune": {"replies": True}} if is_set else {}))["Buffer"])
     assert settings_of(found["ingest"]).notes_replies == is_set
-    for role in ("conversation_processor", "dynamodb_processor"):
-        assert settings_of(found[role]).emission.learns == is_set
 
 
 @pytest.mark.parametrize("goal", [None, 0.3])

@@ -111,9 +111,7 @@ def test_what_the_counts_of_a_batch_leave_comes_with_the_next_batch(
     for number in range(5):
         send(running, f"m{number}")
         running.pass_time(LONG_MS)
-    assert came == ["", "left by 1", "left by 2", "left by 2", "left by 4"], (
-        "a batch that leaves nothing keeps the text"
-    )
+    assert came == ["", "left by 1", "left by 2", "", "left by 4"], "a batch that leaves nothing clears the text"
 
 
 def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(

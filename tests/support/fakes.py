@@ -49,9 +49,6 @@ class RecordedTelemetry(Telemetry):
     def measure_ms(self, metric: str, value: int) -> None:
         self.counts[metric] = value
 
-    def measure_percent(self, metric: str, value: float) -> None:
-        self.counts[metric] = round(value)
-
     def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
         self.count(f"{metric} {' '.join(dimension.values())}", count)
 

@@ -29,8 +29,8 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(
         "the window is closed over what came meanwhile", windows,
-        "do=do, values=values, only_if=NOTHING_NEW",
-        "do=do, values=values, only_if=' AND (#generation = :generation OR #owner = :me)'",
+        "do=CLOSE, values=values, only_if=NOTHING_NEW",
+        "do=CLOSE, values=values, only_if=' AND (#generation = :generation OR #owner = :me)'",
         Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pytest
 from fakeredis import FakeServer, FakeStrictRedis
@@ -20,12 +21,11 @@ from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
-from message_buffer.rules.learned import PLACES
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.counts import MAX_SCOPES_IN_A_WRITE, GapCounts, counts_of
+from message_buffer.tuning.cells import WHOLE
+from message_buffer.tuning.counts import MAX_SCOPES, MIN_CELLS, GapCounts, counts_of, gaps_of
 from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
 from message_buffer.tuning.tuning_table import CELLS, COUNTS_KEPT_MS, TuningTable, week_of
-from message_buffer.tuning.turn_counts import WHOLE
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.fakes import valkey_lane as lane_of
@@ -60,11 +60,11 @@ class FakeTable(TuningTable):
 class Scene:
     """A Valkey lane with a processor, whose emission counts gaps."""
 
-    def __init__(self, engine: Engine, table: TuningTable, *, learns: bool = False) -> None:
+    def __init__(self, engine: Engine, table: TuningTable) -> None:
         self.engine, self.clock = engine, engine.clock
         self.bus, self.queues, self.telemetry = FakeBus(), FakeBatchQueues(), RecordedTelemetry()
         self.lane: ValkeyLane = lane_of(engine.store, FakeFunctions(), self.telemetry)
-        self.counts = GapCounts(table, self.telemetry, ASSUMED_MS, learns=learns, clock=engine.clock)
+        self.counts = GapCounts(table, self.telemetry, clock=engine.clock)
         emission = Emission(
             self.bus, FakeObjects(), FakeQueue(), self.telemetry,
             queues=self.queues, max_event_bytes=256_000, max_attempts=20, gap_counts=self.counts, clock=engine.clock,
@@ -77,9 +77,8 @@ class Scene:
 
     def send(self) -> None:
         message = Message(
-            id=f"m{len(self.sent)}", text="hidden", author="491", platform="whatsapp", received_at=self.clock(),
-            learned_waits=f"abc{'06000' * PLACES}",
-        )  # fmt: skip
+            id=f"m{len(self.sent)}", text="hidden", author="491", platform="whatsapp", received_at=self.clock()
+        )
         self.sent[message.id] = self.clock()
         self.lane.buffer_message(ANN, message.id, payload=encode(message), timing=RULES.timing)
 
@@ -95,6 +94,10 @@ class Scene:
             pending = self.engine.keys().get("{b0}:pending")
             next_ms = min(map(int, pending.pairs.values())) if pending else until_ms
             self.clock.advance(max(min(next_ms, until_ms) - self.clock(), 1))
+
+
+def half_of(conversation: str) -> str:
+    return f"*cells{crc32(conversation.encode()) % 2}"
 
 
 def engine_of_fakes() -> Engine:
@@ -186,7 +189,7 @@ def taken_of(*arrivals: int, previous_at_ms: int | None = None, replied_at_ms: i
 
 
 def messages_of(*arrivals: int, **fields: object) -> list[Json]:
-    return [{"receivedAt": at, "author": "491", **fields} for at in arrivals]
+    return [{"receivedAt": at, "author": "491", "text": "yes", **fields} for at in arrivals]
 
 
 @pytest.fixture
@@ -200,7 +203,7 @@ def clock() -> ManualClock:
 
 
 def counting(table: TuningTable, clock: Callable[[], int]) -> GapCounts:
-    return GapCounts(table, RecordedTelemetry(), assumed_reply_ms=ASSUMED_MS, clock=clock)
+    return GapCounts(table, RecordedTelemetry(), clock=clock)
 
 
 def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = None, **more: Any) -> None:
@@ -208,28 +211,25 @@ def count(counts: GapCounts, *, conversation: str = ANN, agent: str | None = Non
 
 
 @pytest.mark.parametrize(
-    ("gap_ms", "replied_ms", "assumed_ms", "counter"),
+    ("gap_ms", "replied_ms", "counter"),
     [
-        (5_000, 3_000, ASSUMED_MS, field("c", 3_000)),
-        (5_000, 6_000, ASSUMED_MS, field("g", 5_000)),
-        (5_000, 5_000, ASSUMED_MS, field("c", 5_000)),
-        (5_000, -1, ASSUMED_MS, field("g", 5_000)),
-        (5_000, None, ASSUMED_MS, field("c", 1_000 + ASSUMED_MS)),
-        (5_000, None, None, field("g", 5_000)),
-        (MAX_GAP_MS, -1, ASSUMED_MS, field("g", MAX_GAP_MS)),
-        (MAX_GAP_MS + 1, -1, ASSUMED_MS, field("c", MAX_GAP_MS)),
+        (5_000, 3_000, field("c", 3_000)),
+        (5_000, 6_000, field("g", 5_000)),
+        (5_000, 5_000, field("c", 5_000)),
+        (5_000, -1, field("g", 5_000)),
+        (5_000, None, field("c", 1_000 + ASSUMED_MS)),
+        (MAX_GAP_MS, -1, field("g", MAX_GAP_MS)),
+        (MAX_GAP_MS + 1, -1, field("c", MAX_GAP_MS)),
     ],
     ids=[
         "went on after the reply", "before it", "at the same time", "no reply since then, though there was one earlier",
-        "no reply was ever noted, so it is assumed", "every reply is noted", "a long gap", "too long a gap",
+        "no reply was ever noted, so it is assumed", "a long gap", "too long a gap",
     ],
 )  # fmt: skip
-def test_a_gap_is_censored_when_a_reply_was_sent(
-    gap_ms: int, replied_ms: int | None, assumed_ms: int | None, counter: str
-) -> None:
+def test_a_gap_is_censored_when_a_reply_was_sent(gap_ms: int, replied_ms: int | None, counter: str) -> None:
     replied_at_ms = None if replied_ms is None else 1_000_000 + replied_ms
     taken = taken_of(1_000_000 + gap_ms, previous_at_ms=1_000_000, replied_at_ms=replied_at_ms)
-    assert counts_of(taken, [1_000_000 + gap_ms], assumed_reply_ms=assumed_ms) == {
+    assert counts_of(taken, gaps_of(taken, messages_of(1_000_000 + gap_ms))) == {
         "batches": 1, "waited_ms": 1_000, "e04": 1, "resolved": 1, counter: 1,
     }  # fmt: skip
 
@@ -239,7 +239,7 @@ def test_a_gap_is_censored_when_a_reply_was_sent(
     [
         ("message-buffer-trial/generic/canary/1", messages_of(1, 2), 1),
         (ANN, messages_of(1, 2), 2),
-        (ANN, [*messages_of(1), {"receivedAt": 2, "author": "492"}], 1),
+        (ANN, [*messages_of(1), *messages_of(2, author="492")], 1),
         ("acme/whatsapp/1065/group", messages_of(1, 2, chat={"type": "group"}), 1),
     ],
     ids=["a trial", "a later attempt", "two authors", "a group"],
@@ -255,7 +255,8 @@ def test_what_is_no_turn_of_one_author_is_not_counted(
 
 def test_an_author_of_a_group_who_has_a_conversation_alone_is_counted(table: FakeTable, clock: ManualClock) -> None:
     counts, messages = counting(table, clock), messages_of(1, 2, chat={"type": "group"})
-    counts.add("acme/whatsapp/1065/group%2F491", taken_of(1, 2), messages, agent="sales/eu")
+    conversation = "acme/whatsapp/1065/group%2F491"
+    counts.add(conversation, taken_of(1, 2), messages, agent="sales/eu")
     counts.write(lambda: True)
     assert table.calls == ["*", "acme/whatsapp/sales%2Feu"]
 
@@ -288,26 +289,50 @@ def test_no_call_is_made_between_a_batch_and_its_event_and_one_a_scope_in_a_minu
         assert made == expected
 
 
-def test_learning_costs_one_call_in_a_minute_and_each_batch_leaves_what_the_next_one_needs(table: FakeTable) -> None:
-    scene = Scene(engine_of_fakes(), table, learns=True)
-    for after_ms in (0, 2_500, 130_000):
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write cells even if there are few."""
+    monkeypatch.setattr("message_buffer.tuning.counts.MIN_CELLS", 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_each_batch_leaves_what_the_next_one_needs(table: FakeTable) -> None:
+    scene = Scene(engine_of_fakes(), table)
+    for after_ms in (0, 2_500, 130_000, MINUTE_MS):
         scene.pass_time(after_ms)
         scene.send()
-        scene.pass_time(0)
     scene.pass_time(5_000)
-    assert table.calls == [CELLS, "*", "acme/whatsapp/"] * 2
-    scene.pass_time(MINUTE_MS)
-    scene.send()
-    scene.pass_time(5_000)
-    sums = table.kept["acme/whatsapp/"]
-    found = {name: sums[name] for name in ("batches", "abcturns", "abcms", "abccut", "abcrules_cut")}
-    assert found == {"batches": 4, "abcturns": 2, "abcms": 12_000, "abccut": 0, "abcrules_cut": 1}
-    assert sum(table.kept[CELLS].values()) == 4 * WHOLE
-    assert "learnedWaits" not in str(scene.bus.published)
+    assert sum(table.kept[half_of(ANN)].values()) == 3 * WHOLE, "the last message of three batches"
+    assert {name[0] for name in table.kept[half_of(ANN)]} == {"0", "1"}
+
+
+def test_a_write_waits_for_some_counters_of_cells(table: FakeTable, clock: ManualClock) -> None:
+    counts = counting(table, clock)
+    for number in range(MIN_CELLS):
+        assert half_of(ANN) not in table.calls
+        arrivals = (1_000, 3_000)
+        text = "x" * [1, 7, 15, 30, 60, 100, 200, 500][number % 8] + "?" * (number // 8)
+        counts.add(ANN, taken_of(*arrivals), messages_of(*arrivals, text=text), agent=None)
+        counts.write(lambda: True)
+        clock.advance(MINUTE_MS)
+    assert sum(table.kept[half_of(ANN)].values()) == MIN_CELLS * WHOLE
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_conversation_always_counts_in_the_same_half(table: FakeTable, clock: ManualClock) -> None:
+    for user in range(40):
+        conversation = f"acme/whatsapp/1065/{user}"
+        for _ in range(2):
+            counts = counting(table, clock)
+            count(counts, conversation=conversation)
+            counts.write(lambda: True)
+        assert table.calls[-5:-3] == [half_of(conversation), "acme/whatsapp/"]
+        assert table.calls[-2:] == [half_of(conversation), "acme/whatsapp/"]
+    assert {"*cells0", "*cells1"} < set(table.calls)
 
 
 def test_what_would_not_fit_into_a_write_is_not_learned_from(table: FakeTable, clock: ManualClock) -> None:
-    counts = GapCounts(table, RecordedTelemetry(), None, learns=True, clock=clock)
+    counts = counting(table, clock)
     draw, tails = random.Random(1), []
     for number in range(400):
         texts = [
@@ -315,18 +340,17 @@ def test_what_would_not_fit_into_a_write_is_not_learned_from(table: FakeTable, c
         ]
         arrivals = sorted(number * 10**7 + draw.randrange(400_000) for _ in range(50))
         messages = [message | {"text": text} for message, text in zip(messages_of(*arrivals), texts, strict=True)]
-        tails.append(counts.add(ANN, taken_of(*arrivals), messages, [""] * 50, agent=None))
+        tails.append(counts.add(ANN, taken_of(*arrivals), messages, agent=None))
     assert tails[0]
     assert tails[-1] == ""
     counts.write(lambda: True)
-    assert sum(len(f"#{name} :{name}, ") for name in table.kept[CELLS]) < 4_000
-    many = range(0, 51_000, 1_000)
-    assert counts.add(ANN, taken_of(*many), messages_of(*many, text=""), [""] * 51, agent=None) == ""
+    assert sum(len(f"#{name} :{name}, ") for name in table.kept[half_of(ANN)]) < 4_000
+    assert table.kept["*"]["batches"] == 400
 
 
 def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: ManualClock) -> None:
     telemetry = RecordedTelemetry()
-    counts = GapCounts(table, telemetry, assumed_reply_ms=ASSUMED_MS, clock=clock)
+    counts = GapCounts(table, telemetry, clock=clock)
     count(counts)
     table.failures = 1
     counts.write(lambda: True)
@@ -336,22 +360,36 @@ def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: 
     assert table.kept == {}
     clock.advance(MINUTE_MS)
     counts.write(lambda: True)
+    assert table.calls[-1] == "*", "what failed comes last"
     assert {scope: sums["batches"] for scope, sums in table.kept.items()} == {"*": 2, "acme/whatsapp/": 2}
     assert telemetry.said("counts not written") == [{"reason": "add counts: Throttling"}]
     assert telemetry.counts == {"GoingOnRate": round(100 * going_on(table.kept["*"]).share)}
 
 
-def test_a_write_updates_few_scopes_and_ends_when_the_time_does(table: FakeTable, clock: ManualClock) -> None:
+def test_a_write_ends_when_the_time_does_and_the_next_one_writes_the_rest(table: FakeTable, clock: ManualClock) -> None:
     counts = counting(table, clock)
-    for number in range(2 * MAX_SCOPES_IN_A_WRITE):
+    for number in range(5):
         count(counts, agent=f"a{number}")
     counts.write(lambda: len(table.calls) < 3)
     assert len(table.calls) == 3
-    for calls in (MAX_SCOPES_IN_A_WRITE + 3, 2 * MAX_SCOPES_IN_A_WRITE + 1, 2 * MAX_SCOPES_IN_A_WRITE + 1):
-        clock.advance(MINUTE_MS)
+    clock.advance(MINUTE_MS)
+    counts.write(lambda: True)
+    assert {scope: sums["batches"] for scope, sums in table.kept.items() if "cells" not in scope} == {
+        "*": 5, **{f"acme/whatsapp/a{number}": 1 for number in range(5)},
+    }  # fmt: skip
+
+
+def test_few_scopes_are_counted_between_two_writes_and_all_batches_in_those_of_the_stage(
+    table: FakeTable, clock: ManualClock
+) -> None:
+    counts = counting(table, clock)
+    for writes in (1, 2):
+        for number in range(2 * MAX_SCOPES):
+            count(counts, agent=f"a{number}")
         counts.write(lambda: True)
-        assert len(table.calls) == calls
-    assert all(sums["batches"] == 1 for scope, sums in table.kept.items() if scope != "*")
+        assert len(table.calls) == writes * (MAX_SCOPES - 1), "cells are a scope, too"
+        clock.advance(MINUTE_MS)
+    assert table.kept["*"]["batches"] == 4 * MAX_SCOPES
 
 
 @pytest.fixture
@@ -368,6 +406,7 @@ def real(database: Any) -> TuningTable:
     return TuningTable("tuning")
 
 
+@pytest.mark.usefixtures("at_once")
 def test_the_counts_of_two_instances_add_up_and_each_week_has_its_own(
     real: TuningTable, clock: ManualClock, database: Any
 ) -> None:
@@ -377,6 +416,9 @@ def test_the_counts_of_two_instances_add_up_and_each_week_has_its_own(
     first.write(lambda: True)
     second.write(lambda: True)
     found = {each["scope"]["S"]: each for each in database.scan(TableName="tuning")["Items"]}
+    assert {each: number for each, number in found.pop(half_of(ANN)).items() if "N" in number and len(each) == 6} == {
+        "1000w1": {"N": str(3 * WHOLE)},
+    }  # fmt: skip
     assert found.keys() == {"*", "acme/whatsapp/"}
     expires = str((clock() + COUNTS_KEPT_MS) // 1_000)
     for item in found.values():
@@ -402,9 +444,10 @@ def test_a_week_is_named_as_iso_8601_does(date_ms: int, week: str) -> None:
     assert week_of(date_ms) == week
 
 
-def test_cells_are_added_and_taken_back_in_an_item_of_their_own(real: TuningTable, clock: ManualClock) -> None:
-    real.add(CELLS, {"2305c": 500, "0000p": 1_000}, now_ms=clock())
+def test_the_sums_of_weeks_are_read_by_scope(real: TuningTable, clock: ManualClock) -> None:
+    real.add(CELLS[0], {"2305w2": 500, "0000r4": 1_000}, now_ms=clock())
     clock.advance(7 * DAY_MS)
-    real.add(CELLS, {"0000p": -1_000, "0000k": 1_000, "b736u": 1_000}, now_ms=clock())
+    real.add(CELLS[0], {"0000r4": 1_000, "b736r9": 1_000}, now_ms=clock())
+    real.add(CELLS[1], {"0000ra": 1_000}, now_ms=clock())
     sums = real.sums(since_ms=clock() - 7 * DAY_MS)
-    assert sums == {CELLS: {"2305c": 500, "0000p": 0, "0000k": 1_000, "b736u": 1_000}}
+    assert sums == {CELLS[0]: {"2305w2": 500, "0000r4": 2_000, "b736r9": 1_000}, CELLS[1]: {"0000ra": 1_000}}

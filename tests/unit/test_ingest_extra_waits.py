@@ -3,7 +3,6 @@
 import pytest
 
 from message_buffer.json_object import Json
-from message_buffer.rules.rules_and_defaults import LearnedWait
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 from tests.support.learned import MODEL
 from tests.support.webhook_cases import Case, cases, whole
@@ -49,16 +48,6 @@ def test_a_learned_wait_follows_the_text_and_not_the_silence(scene: Scene) -> No
     scene.post("generic", photo("v1", "Where is it?") | {"edited": True})
     due_at_ms = scene.engine.store.peek_conversation(CHAT).due_at_ms
     assert due_at_ms == scene.engine.clock.now_ms + 1_000, "the wait of the transcript"
-
-
-def test_in_the_shadow_a_models_waits_come_with_the_message_and_nobody_waits_by_them(scene: Scene) -> None:
-    scene.rules.write("stage", {"learned": MODEL, "silenceMs": 2_000})
-    assert waits_ms(scene, scene.post("generic", message("m1", "and then"))[1]) == 2_000
-    scene.post("generic", message("m2", "is that so?"))
-    scene.post("generic", photo("m3", "a caption"))
-    name = LearnedWait.model_validate(MODEL).name
-    found = [each.get("learnedWaits") for each in scene.buffered(CHAT)]
-    assert found == [f"{name}{'06000' * 12}", f"{name}{'01000' * 12}", None]
 
 
 @pytest.mark.parametrize(

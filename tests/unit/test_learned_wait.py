@@ -1,13 +1,15 @@
 """The learned wait: its bounds, its look-up, its training from counts, and the benchmark's comparison."""
 
+import math
 import random
 from pathlib import Path
 
 import pytest
 
-from bufferctl.learning import Count, Counts, counts_of, learn, learn_from, nothing
+from bufferctl.learning import EFFECTS, Count, Counts, counts_of, learn, learn_from, nothing, waits_of
 from bufferctl.turns import Fragment, Run, read_table, replay, turns_of
 from message_buffer.limits import HOUR_MS
+from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.learned import (
     EDGES_S,
     LATER,
@@ -19,12 +21,11 @@ from message_buffer.rules.learned import (
     Seen,
     best_wait_ms,
     hazards,
-    packed_wait,
     packed_waits,
     place_of,
     seen,
-    waits_of,
 )
+from message_buffer.rules.rules_and_defaults import Rules
 from tools.bench.turns import Tally, at_mean, cut_share, mean_wait_ms, tallies
 
 MESSAGES = [Seen(length, end, quarter) for length in (0, 3, 7) for end in range(7) for quarter in range(4)]
@@ -33,8 +34,8 @@ CELLS = [(place, message) for place in range(PLACES) for message in MESSAGES]
 
 def random_model(seed: int) -> Model:
     draw = random.Random(seed)
-    numbers = [draw.gauss(-3, 1) for _ in range(SPANS)] + [draw.gauss(0, 0.5) for _ in range(NUMBERS - SPANS)]
-    return Model(tuple(numbers), draw.uniform(0.001, 0.1))
+    numbers = [draw.gauss(-3, 1) for _ in range(SPANS)] + [draw.gauss(0, 0.5) for _ in range(EFFECTS)]
+    return (*numbers, math.log(draw.uniform(0.001, 0.1)))
 
 
 def expected_counts(model: Model, watched_spans: int = SPANS) -> Counts:
@@ -44,7 +45,7 @@ def expected_counts(model: Model, watched_spans: int = SPANS) -> Counts:
         count = nothing()
         for first_unwatched in (SPANS, watched_spans):
             still = 500.0
-            for b, chance in enumerate(hazards(model.numbers, *cell)[:first_unwatched]):
+            for b, chance in enumerate(hazards(model, *cell)[:first_unwatched]):
                 count.went_on[b] += still * chance
                 still *= 1 - chance
             if first_unwatched < SPANS:
@@ -64,38 +65,39 @@ def test_a_message_has_twelve_waits_between_one_and_fifteen_seconds(seed: int) -
 
 
 def test_a_model_has_at_most_forty_numbers() -> None:
-    assert NUMBERS + 1 <= 40
-    assert len(learn_from(expected_counts(random_model(1)), 3_000).numbers) == NUMBERS
+    assert NUMBERS <= 40
+    assert len(learn_from(expected_counts(random_model(1)), 3_000)) == NUMBERS
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_waits_of_a_message_are_packed_and_one_of_them_is_picked_by_position_and_gap(seed: int) -> None:
     model = random_model(seed)
     for message in MESSAGES:
-        waits, packed = waits_of(model, message), packed_waits(model, message)
+        waits, timing = waits_of(model, message), Rules().timing._replace(learned=packed_waits(model, message))
         for count, gap_ms in ((1, None), (1, 30_000), (2, 3_001), (5, 15_001)):
-            assert packed_wait(packed, count, gap_ms) == waits[place_of(count, gap_ms)]
+            facts = Facts(0, 0, count, gap_ms)
+            assert due_after_message(facts, timing, 0).wait_ms == waits[place_of(count, gap_ms)]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_higher_price_never_lengthens_a_wait(seed: int) -> None:
     model = random_model(seed)
     for place, message in CELLS:
-        hazard = hazards(model.numbers, place, message)
-        waits = [best_wait_ms(hazard, price / 1_000, 0, 30_000) for price in range(0, 200, 5)]
+        hazard = hazards(model, place, message)
+        waits = [best_wait_ms(hazard, price / 1_000, EDGES_S) for price in range(0, 200, 5)]
         assert waits == sorted(waits, reverse=True)
 
 
 def test_a_wait_goes_on_past_seconds_in_which_few_go_on_if_many_do_later() -> None:
     hazard = [0.0, 0.0, 0.0, 0.5] + [0.0] * (SPANS - 4)
-    assert best_wait_ms(hazard, 0.1, 0, 30_000) == 4_000
-    assert best_wait_ms(hazard, 0.3, 0, 30_000) == 0, "four seconds cost more than half a turn"
+    assert best_wait_ms(hazard, 0.1, EDGES_S) == 4_000
+    assert best_wait_ms(hazard, 0.3, EDGES_S) == 0, "four seconds cost more than half a turn"
 
 
 def test_only_authors_who_have_finished_pay_for_waiting() -> None:
     nearly_all_go_on = [0.1] * (SPANS - 1) + [0.99]
     few_go_on = [0.1] * (SPANS - 1) + [0.0]
-    long_ms, short_ms = (best_wait_ms(each, 0.1, 0, 15_000) for each in (nearly_all_go_on, few_go_on))
+    long_ms, short_ms = (best_wait_ms(each, 0.1) for each in (nearly_all_go_on, few_go_on))
     assert long_ms > short_ms
 
 
@@ -133,7 +135,7 @@ def test_training_finds_the_hazards_that_made_the_counts_even_if_half_were_not_w
     truth = random_model(7)
     found = learn_from(expected_counts(truth, watched_spans), 3_000)
     for cell in CELLS:
-        assert hazards(found.numbers, *cell) == pytest.approx(hazards(truth.numbers, *cell), rel=0.05)
+        assert hazards(found, *cell) == pytest.approx(hazards(truth, *cell), rel=0.05)
 
 
 def test_messages_that_were_not_watched_do_not_count_as_finished() -> None:
@@ -143,7 +145,7 @@ def test_messages_that_were_not_watched_do_not_count_as_finished() -> None:
         for cell, each in watched.items()
     }
     cell = CELLS[0]
-    right, wrong = (hazards(learn_from(each, 3_000).numbers, *cell) for each in (watched, as_finished))
+    right, wrong = (hazards(learn_from(each, 3_000), *cell) for each in (watched, as_finished))
     assert all(high > 1.3 * low for high, low in zip(right[4:], wrong[4:], strict=True))
 
 

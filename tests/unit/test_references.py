@@ -28,7 +28,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
 LEVELS = {"info": "INFO", "warn": "WARNING", "crash": "ERROR", "failed": "WARNING, ERROR"}
 NO_DIFFERENCE: dict[str, list[str]] = {"lacks": [], "in vain": [], "twice": []}
-COUNTS = {"count", "count_by", "measure_ms", "measure_percent"}
+COUNTS = {"count", "count_by", "measure_ms"}
 
 
 def name_of(document: Path) -> str:

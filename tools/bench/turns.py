@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bufferctl.learning import learn, lowest_price
 from bufferctl.turns import Run, read_table, replay, turns_of
-from message_buffer.rules.learned import PLACES, Model, Seen, best_wait_ms, hazards
+from message_buffer.limits import SECOND_MS
+from message_buffer.rules.learned import EDGES_S, PLACES, WAITS_S, Model, Seen, best_wait_ms, hazards
 from tools.bench.report import report
 
 GROUPS, RESAMPLES = 5, 1_000
@@ -32,14 +33,14 @@ DEVIATIONS = (0.1, 4.0)
 class Asked(NamedTuple):
     what: str
     mean_ms: int
-    min_ms: int
-    max_ms: int
+    waits_s: Sequence[int]
+    """The learned waits are some of these, and the rhythm's between the first and the last one."""
 
 
 ASKED = (
-    Asked("3 s", 3_000, 0, 30_000),
-    Asked("3 s, each from 1 to 15 s", 3_000, 1_000, 15_000),
-    Asked("10 s", 10_000, 0, 30_000),
+    Asked("3 s", 3_000, EDGES_S),
+    Asked("3 s, each from 1 to 15 s", 3_000, WAITS_S),
+    Asked("10 s", 10_000, EDGES_S),
 )
 # In the order of ASKED, in percent.
 GOALS = {
@@ -98,7 +99,7 @@ def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], 
     """Return the tallies of `runs`, in which each part waits as its model says, at one price for all."""
     messages = {fragment.message for run in runs for fragment in run.fragments}
     parts = [
-        (of_part, {each: [hazards(model.numbers, at, each) for at in range(PLACES)] for each in messages})
+        (of_part, {each: [hazards(model, at, each) for at in range(PLACES)] for each in messages})
         for of_part, model in models
     ]
 
@@ -106,7 +107,7 @@ def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], 
         found: Tallies = {}
         for of_part, hazards_of in parts:
             waits: dict[Seen, list[int]] = {
-                message: [best_wait_ms(each, price, asked.min_ms, asked.max_ms) for each in by_place]
+                message: [best_wait_ms(each, price, asked.waits_s) for each in by_place]
                 for message, by_place in hazards_of.items()
             }
             found |= tallies(of_part, lambda run, known=waits: [wait for _, wait in replay(run, known.__getitem__)])  # type: ignore[misc]
@@ -118,9 +119,11 @@ def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], 
 def rhythm(runs: Sequence[Run], asked: Asked, deviations: float) -> Tallies:
     """Return the tallies of waits by rhythm, whose longest wait is chosen for the mean wait."""
 
+    min_ms, max_ms = (asked.waits_s[at] * SECOND_MS for at in (0, -1))
+
     def play(price: float) -> Tallies:
-        longest_ms = max(min(int(300 / price), asked.max_ms), asked.min_ms, 1)
-        return tallies(runs, lambda run: _waits_by_rhythm(run, max(500, asked.min_ms), longest_ms, deviations))
+        longest_ms = max(min(int(300 / price), max_ms), min_ms, 1)
+        return tallies(runs, lambda run: _waits_by_rhythm(run, max(500, min_ms), longest_ms, deviations))
 
     return at_mean(play, asked.mean_ms)
 
@@ -142,10 +145,9 @@ def _waits_by_rhythm(run: Run, shortest_ms: int, longest_ms: int, deviations: fl
 def row(corpora: dict[str, list[Run]], corpus: str, asked: Asked) -> list[str]:
     """Return a row of the table: one corpus at one mean wait."""
     runs = corpora[corpus]
-    bounds: dict[str, Any] = {"min_ms": asked.min_ms, "max_ms": asked.max_ms}
     parts = [[run for run in runs if run.fold % GROUPS == group] for group in range(GROUPS)]
     models = [
-        (part, learn([run for run in runs if run.fold % GROUPS != group], asked.mean_ms, **bounds))
+        (part, learn([run for run in runs if run.fold % GROUPS != group], asked.mean_ms, waits_s=asked.waits_s))
         for group, part in enumerate(parts)
         if part
     ]
@@ -153,7 +155,7 @@ def row(corpora: dict[str, list[Run]], corpus: str, asked: Asked) -> list[str]:
     others = [run for name, of_other in corpora.items() if name != corpus for run in of_other]
     fixed = tallies(runs, lambda run: repeat(asked.mean_ms, len(run.fragments)))
     by_rhythm = min(cut_share(rhythm(runs, asked, each).values()) for each in DEVIATIONS)
-    elsewhere = learned(runs, [(runs, learn(others, asked.mean_ms, **bounds))], asked) if others else None
+    elsewhere = learned(runs, [(runs, learn(others, asked.mean_ms, waits_s=asked.waits_s))], asked) if others else None
     goals = dict(zip(ASKED, GOALS.get(corpus, ()), strict=False))
     share = cut_share(own.values())
     verdict = f"{goals[asked]} {'pass' if share <= goals[asked] else 'miss'}" if asked in goals else "–"

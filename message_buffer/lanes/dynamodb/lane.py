@@ -289,7 +289,7 @@ class DynamoDbLane:
             # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
             # dropped.
             drop(conversation, mark)
-            self._windows.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            self._windows.close(conversation, owner, generation=window.generation, now_ms=self._clock())
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
         finally:

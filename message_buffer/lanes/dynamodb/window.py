@@ -207,7 +207,7 @@ FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
 # The update expression that closes a window. The item expires later, but not while it has a hand-off mark, which may
 # last for years: `longer` is the time that was left of the holds and the mark when they were set.
 CLOSE = (
-    "SET #waiting = :none, #large = :none, #expires_at = :expires + if_not_exists(#longer, :none)"
+    "SET #tail = :tail, #waiting = :none, #large = :none, #expires_at = :expires + if_not_exists(#longer, :none)"
     f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #found, {FACTS}"
 )
 

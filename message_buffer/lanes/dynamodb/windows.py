@@ -287,14 +287,13 @@ class Windows(Table):
         else:
             only_if += NOTHING_NEW
             values["generation"] = window.generation
-        do = f"{do} REMOVE {remove} ADD {add}"
+        do = f"{do} REMOVE #tail, {remove} ADD {add}"
         return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
-    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int, tail: str = "") -> bool:
+    def close(self, conversation: str, owner: str, *, generation: int, now_ms: int, tail: str = "") -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
-        values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
-        do, values = CLOSE.replace("SET", "SET #tail = :tail,", bool(tail)), values | ({"tail": tail} if tail else {})
-        return self._owned("close window", conversation, owner, do=do, values=values, only_if=NOTHING_NEW)
+        values: Values = {"generation": generation, "none": 0, "expires": seconds(now_ms + REMEMBERED_MS), "tail": tail}
+        return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
         """Delete the window's item. Return False if a message has arrived or the holds have changed since the read."""
