@@ -177,7 +177,8 @@ class DynamoDbLane:
                 return o.BufferUnmoved(before.due_at_ms) if window.is_open else o.BufferEmpty()
             if self._windows.retime(conversation, window=window, timing=timing):
                 after = window._replace(timing=timing, computed=None)
-                due = after.due_of_waiting
+                # A hold that has ended has no effect on what the new rules say.
+                due = (after if window.held_until_ms > now_ms else after._replace(holds=())).due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
                     self._hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
