@@ -97,8 +97,9 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
     mean = _seconds(round(judged.mean_wait_ms))
     waits = (("learned", judged.share_learned), ("one for all", judged.share_fixed))
     rows = table([{"wait": name, "mean": mean, "cut": f"{share:.1%}"} for name, share in waits])
-    gain = f"{judged.gain.share:.1%} ({judged.gain.low:.1%} to {judged.gain.high:.1%})"
-    said = f"On {judged.turns:,} turns that it was not trained on, the learned wait cuts {gain} less of the gaps."
+    share, low, high = (f"{100 * each:.1f}" for each in judged.gain)
+    gain = f"the learned wait cuts {share} percentage points ({low} to {high}) less of the gaps"
+    said = f"On {judged.turns:,} turns that it was not trained on, {gain}."
     result = {"learned": model, **judged._asdict(), "gain": judged.gain._asdict()}
     if tenant is None:
         return result, said, rows, "Nobody waits by it. To let it decide: bufferctl tune --switch-on TENANT"
@@ -106,7 +107,7 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
         raise Failed(f"The learned wait was not switched on, because it may not cut less than one wait. {said}")
     scope = f"tenant:{_part(tenant)}"
     changed, text = change(ctx, scope, json.dumps({"wait": "learned", "learned": model}))
-    return {**result, **changed}, said, rows, f"{scope}\n{text}"
+    return {**result, **changed}, said, rows, f"{scope}\n{text}", f"To take it back: bufferctl rules undo {scope}"
 
 
 def _check(history: Path | None, rules: str, *, of_a_stage: bool) -> None:

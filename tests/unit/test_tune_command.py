@@ -188,7 +188,9 @@ def read_with(cells: list[Counts]) -> Json:
 
 
 def shares_in(text: str) -> list[float]:
-    return [float(each) / 100 for each in re.findall(r"([-\d.]+)%", text)]
+    """Return the gain in percentage points, and then the shares in percent."""
+    points = re.findall(r"([-\d.]+) percentage points \(([-\d.]+) to ([-\d.]+)\)", text)
+    return [float(each) / 100 for each in (*points[0], *re.findall(r"([-\d.]+)%", text))]
 
 
 def test_learn_judges_a_model_on_turns_that_it_was_not_trained_on_and_stores_nothing(
