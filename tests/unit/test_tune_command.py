@@ -264,6 +264,17 @@ def test_a_tenant_does_not_wait_by_a_model_that_finds_nothing(aws: FakeAws, caps
     assert low <= 0
 
 
+def test_no_model_is_made_if_hardly_anybody_was_watched_to_the_end(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All who were watched for 11 s went on, so to a model nobody has finished, and the longest wait costs nothing."""
+    early = {"0000w2": 400_000, "0000r5": 600_000, "0000w7": 5_000}
+    aws.answer("tune.read", read_with([early, early]))
+    assert run("--switch-on", "acme", "--mean-wait", "4s") == 1
+    assert stored(aws) == []
+    assert "Answers come early" in capsys.readouterr().err
+
+
 def cells_of_a_random_stage(seed: int, *, of_gaps: float) -> tuple[list[Counts], float]:
     """Return the cells of 4,000 turns, and by how much less waits of 6 s and 1 s cut than 3.5 s. Authors go on after
     5 s in this share of the messages without a mark, and after 2 s in half of the others."""
