@@ -20,6 +20,8 @@ from message_buffer.tuning.curve import Rate
 
 # Fewer turns decide nothing.
 MIN_TURNS = 1_000
+# The logarithm of a price at which waits are still too long, so that none was found.
+HIGHEST_PRICE = 0.0
 
 
 class Judged(NamedTuple):
@@ -54,8 +56,10 @@ def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -
         runs = [run for of_corpus in read_table(file).values() for run in of_corpus]
         model = rounded(learn(runs, mean_ms, knows_answers=False))
         return model, judge([(both, model)])
-    models = [rounded(learn_from(half, mean_ms)) for half in halves]
-    return rounded(learn_from(both, mean_ms)), judge(list(zip(halves, reversed(models), strict=True)))
+    model, *models = (rounded(learn_from(each, mean_ms)) for each in (both, *halves))
+    if max(each[-1] for each in (model, *models)) >= HIGHEST_PRICE:
+        raise Failed("Answers come early: too few authors were watched for 30 s, so no model keeps to the mean wait.")
+    return model, judge(list(zip(halves, reversed(models), strict=True)))
 
 
 def turns_in(counts: Mapping[Cell, Count]) -> int:

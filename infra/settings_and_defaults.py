@@ -164,8 +164,8 @@ class TuneConfig(Settings):
     """Also read WhatsApp's reports that a reply was sent, and the copies of apps' replies that Messenger and Instagram
     send, for a call to the lane each. Set it if your consumers do not ask the gate before they reply."""
     weekly_cut_share: Annotated[float, Field(ge=0.01, le=0.9)] | None = None
-    """Once a week move the `silenceMs` of each tenant, platform and agent with 300 turns in four weeks, so that at most
-    this share of the batches is cut. Set it, such as to 0.2, if you trust `bufferctl tune` to decide without you."""
+    """Once a week move the `silenceMs` of each tenant, platform and agent with 300 batches in four weeks, so that at
+    most this share of them is cut. Set it, such as to 0.2, if you trust `bufferctl tune` to decide without you."""
 
 
 class LimitsConfig(Settings):

@@ -35,7 +35,7 @@ def tune(  # noqa: PLR0913 - an option for each choice
     ] = "20%",
     mean_wait: Annotated[str, typer.Option(metavar="SECONDS", help="Recommend this mean wait instead: 4s.")] = "",
     weeks: Annotated[int, typer.Option(min=1, max=26, help="Count this week and the ones before.")] = 4,
-    rules: Annotated[str, typer.Option(help="Replay the history by these rules (JSON).")] = "",
+    rules: Annotated[str, typer.Option(help="Replay the history by these rules, over the defaults (JSON).")] = "",
     apply: Annotated[bool, typer.Option("--apply", help="Store the recommendation in the rules.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Write the curve to this file, as SVG.")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="Judge the learned wait on this stage.")] = False,
@@ -46,12 +46,16 @@ def tune(  # noqa: PLR0913 - an option for each choice
 ) -> Shown:
     """Show how many batches are cut at which silence, and recommend a silence."""
     if learn or switch_on or turns:
-        if learn == bool(switch_on) or history or apply or tenant or platform or agent:
-            raise Misused("Name --learn or --switch-on, which may have a --table, a --mean-wait and --weeks.")
+        if learn == bool(switch_on) or history or rules or apply or picture or tenant or platform or agent:
+            raise Misused(
+                "Name --learn or --switch-on, and of the other options only --table, --mean-wait and --weeks. "
+                "The counts are those of the whole stage."
+            )
         mean_ms = _number(mean_wait, "s") * 1_000 if mean_wait else None
         return learn_wait(ctx, ctx.obj.ask("tune.read", weeks=weeks), turns, mean_ms, tenant=switch_on)
-    if (agent and not tenant) or (history and (apply or tenant or platform)) or (rules and not history):
-        raise Misused("An --agent needs its --tenant, --rules need a history, and a history has nothing to --apply to.")
+    _check(history, rules, of_a_stage=bool(apply or tenant or platform or agent))
+    if agent and not tenant:
+        raise Misused("An --agent needs its --tenant.")
     goal = _goal(mean_wait, cut_share)
     lines, given = read_history(history) if history else {}, read_json(rules or "{}", what="rules")
     replays: list[Json] = []
@@ -70,11 +74,13 @@ def tune(  # noqa: PLR0913 - an option for each choice
     points = {ms: rate._asdict() for ms, rate in rates.items()}
     patch = {"silenceMs": every["silenceMs"], "typingInferenceMs": 0}
     if history and not every["why"]:
-        replays.append({"rules": json.dumps(patch), **measure(lines, read_rules({**given, **patch}))[1]})
+        best = {**given, **patch}
+        replays.append({"rules": json.dumps(best), **measure(lines, read_rules(best))[1]})
     blocks = _blocks(scopes, every, points, replays)
     result = {"scopes": scopes, "all": every, "curve": points, "replays": replays}
     if picture:
         _write(picture, svg(rates, now=(every["meanWaitMs"], going_on(counts)), best_ms=every["silenceMs"]))
+        blocks.append(f"The curve is in {picture}.")
     if apply:
         if every["why"]:
             raise Failed(f"Nothing was stored: {every['why']}.")
@@ -91,8 +97,9 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
     mean = _seconds(round(judged.mean_wait_ms))
     waits = (("learned", judged.share_learned), ("one for all", judged.share_fixed))
     rows = table([{"wait": name, "mean": mean, "cut": f"{share:.1%}"} for name, share in waits])
-    gain = f"{judged.gain.share:.1%} ({judged.gain.low:.1%} to {judged.gain.high:.1%})"
-    said = f"On {judged.turns:,} turns that it was not trained on, the learned wait cuts {gain} less of the gaps."
+    share, low, high = (f"{100 * each:.1f}" for each in judged.gain)
+    gain = f"the learned wait cuts {share} percentage points ({low} to {high}) less of the gaps"
+    said = f"On {judged.turns:,} turns that it was not trained on, {gain}."
     result = {"learned": model, **judged._asdict(), "gain": judged.gain._asdict()}
     if tenant is None:
         return result, said, rows, "Nobody waits by it. To let it decide: bufferctl tune --switch-on TENANT"
@@ -100,7 +107,18 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
         raise Failed(f"The learned wait was not switched on, because it may not cut less than one wait. {said}")
     scope = f"tenant:{_part(tenant)}"
     changed, text = change(ctx, scope, json.dumps({"wait": "learned", "learned": model}))
-    return {**result, **changed}, said, rows, f"{scope}\n{text}"
+    return {**result, **changed}, said, rows, f"{scope}\n{text}", f"To take it back: bufferctl rules undo {scope}"
+
+
+def _check(history: Path | None, rules: str, *, of_a_stage: bool) -> None:
+    """Raise Misused if an option does not fit a history, or a stage."""
+    if history and of_a_stage:
+        raise Misused(
+            "A history has no --tenant, --platform or --agent, and nothing to --apply to. To store what it recommends: "
+            "`bufferctl rules set`."
+        )
+    if rules and not history:
+        raise Misused("--rules need a history. To change the rules of a stage: `bufferctl rules set`.")
 
 
 def _names(scope: str) -> Json:
@@ -118,22 +136,22 @@ def _goal(mean_wait: str, cut_share: str) -> dict[str, float]:
 
 def _number(text: str, unit: str) -> float:
     if not (match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)" + unit, text)):
-        raise Misused(f"Write 20% or 4s, not {text!r}.")
+        raise Misused(f"Write {'20%' if unit == '%' else '4s'}, with the unit, not {text!r}.")
     return float(match[1])
 
 
 def _summary(counts: Counts, goal: dict[str, float]) -> Json:
     """Return what was measured, and what is recommended or why nothing is."""
-    turns, best = counts.get("batches", 0), recommend(counts, **goal)
+    batches, best = counts.get("batches", 0), recommend(counts, **goal)
     silence_ms, cut, why = (None, None, best) if isinstance(best, str) else (best[0], best[1]._asdict(), None)
-    wait_ms = counts.get("waited_ms", 0) / max(turns, 1)
-    measured = {"turns": turns, "goesOn": going_on(counts)._asdict(), "meanWaitMs": wait_ms}
+    wait_ms = counts.get("waited_ms", 0) / max(batches, 1)
+    measured = {"batches": batches, "goesOn": going_on(counts)._asdict(), "meanWaitMs": wait_ms}
     return {**measured, "silenceMs": silence_ms, "cut": cut, "why": why}
 
 
 def _blocks(scopes: list[Json], every: Json, points: dict[int, Json], replays: list[Json]) -> list[Block]:
-    if not every["turns"]:
-        return ["No turns were counted here. While batches are emitted, a stage stores its counts once a minute."]
+    if not every["batches"]:
+        return ["No batches were counted here. While batches are emitted, a stage stores its counts once a minute."]
     rows = [*scopes, *([{"tenant": "all", **every}] if len(scopes) != 1 else [])]
     blocks: list[Block] = [table([_row(each) for each in rows]), GOES_ON, "If every batch waited for:"]
     blocks.append(table([{"silence": _seconds(ms), "cut": _share(rate)} for ms, rate in points.items()]))
@@ -142,7 +160,8 @@ def _blocks(scopes: list[Json], every: Json, points: dict[int, Json], replays: l
         blocks += ["The history, replayed exactly; cut: the author wrote again within 8 s, before our recorded answer:"]
         blocks += [table(shown)]
     if every["why"]:
-        return [*blocks, f"No recommendation: {every['why']}. Wait for more, or name a wider scope or more --weeks."]
+        more = "Give a longer history." if replays else "Wait for more, or name a wider scope or more --weeks."
+        return [*blocks, f"No recommendation: {every['why']}. {more}"]
     return [*blocks, f"Recommended: silenceMs {every['silenceMs']}, which cuts {_share(every['cut'])} of the batches."]
 
 
@@ -150,7 +169,7 @@ def _row(summary: Json) -> dict[str, Any]:
     names: Json = {name: summary[name] for name in ("history", "tenant", "platform", "agent") if name in summary}
     recommended = _seconds(summary["silenceMs"]) if summary["silenceMs"] else None
     measured = {"goes on": _share(summary["goesOn"]), "mean wait": _seconds(summary["meanWaitMs"])}
-    return {**names, "turns": summary["turns"], **measured, "recommended": recommended}
+    return {**names, "batches": summary["batches"], **measured, "recommended": recommended}
 
 
 def _share(rate: Json) -> str:

@@ -29,7 +29,7 @@ BINS_MS = (
 WITHIN_MS = 8_000
 # A reply is assumed this long after an emission in a conversation in which none was ever noted.
 ASSUMED_REPLY_MS = 2_000
-MIN_TURNS = 300
+MIN_BATCHES = 300
 # A recommendation needs so many gaps that nobody answered for WITHIN_MS.
 MIN_WATCHED = 30
 
@@ -72,8 +72,8 @@ def recommend(
     """Return the shortest silence that cuts at most `cut_share` of the batches, or the longest one with this mean wait,
     in steps of 100 ms, and the share that it cuts. Return why, if too little was counted for that."""
     life_table = _life_table(counts)
-    if (turns := counts.get("batches", 0)) < MIN_TURNS:
-        return f"{turns} turns were counted, and a recommendation needs {MIN_TURNS}"
+    if (batches := counts.get("batches", 0)) < MIN_BATCHES:
+        return f"{batches} batches were counted, and a recommendation needs {MIN_BATCHES}"
     if (watched := int(life_table[-1].watched)) < MIN_WATCHED:
         return f"answers come early: {watched} gaps were watched for {WITHIN_MS} ms, {MIN_WATCHED} are needed"
     silence_ms = min(max(int(mean_wait_ms) // 100 * 100, 200), WITHIN_MS)

@@ -1,5 +1,6 @@
 """Simulated tenants whose share of cut batches is known. `python -m tests.support.gaps` plays one on a local stage."""
 
+import argparse
 import json
 import math
 import random
@@ -131,7 +132,9 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Play the tenant `acme`, for three minutes or the seconds given, and say what `bufferctl tune` should find."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else PLAY_SECONDS
+    parser = argparse.ArgumentParser(prog="python -m tests.support.gaps", description=main.__doc__)
+    parser.add_argument("seconds", nargs="?", type=float, default=PLAY_SECONDS)
+    seconds = parser.parse_args().seconds
     try:
         outputs = Outputs.read(LOCAL_OUTPUTS)
     except LocalError as error:

@@ -40,7 +40,7 @@ from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
-from message_buffer.tuning.curve import MIN_TURNS, WITHIN_MS, recommend
+from message_buffer.tuning.curve import MIN_BATCHES, WITHIN_MS, recommend
 from message_buffer.tuning.tuning_table import STAGE, TuningTable
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
@@ -1144,7 +1144,7 @@ def test_a_move_stays_within_its_bounds(deployed: int, desk: Desk) -> None:
 
 
 def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
-    count(desk, turns=MIN_TURNS - 1)
+    count(desk, turns=MIN_BATCHES - 1)
     count(desk, turns=5_000, weeks_ago=4)
     assert tune(desk) == []
     count(desk, turns=1, weeks_ago=3)

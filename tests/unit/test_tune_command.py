@@ -77,7 +77,7 @@ def test_tune_shows_each_scope_the_curve_and_a_recommendation(aws: FakeAws, caps
 def test_programs_get_the_same_as_json(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "--cut-share", "30%") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["all"]["turns"] == 6_000
+    assert found["all"]["batches"] == 6_000
     assert found["all"]["cut"]["share"] <= 0.3
     assert found["curve"]["1000"]["share"] == pytest.approx(truly_cut(1_000), abs=0.05)
 
@@ -107,19 +107,19 @@ def test_apply_keeps_the_other_rules_of_the_scope(aws: FakeAws) -> None:
     assert stored(aws)[0]["rules"] == {"maxWaitMs": 20_000, "silenceMs": 2_000, "typingInferenceMs": 0}
 
 
-def test_below_300_turns_nothing_is_recommended_or_stored(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+def test_below_300_batches_nothing_is_recommended_or_stored(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answer("tune.read", {"scopes": {"acme/whatsapp/sales": some_counts(turns=299)}})
     assert run("--apply") == 1
     assert not stored(aws)
-    assert "Nothing was stored: 299 turns were counted, and a recommendation needs 300." in capsys.readouterr().err
+    assert "Nothing was stored: 299 batches were counted, and a recommendation needs 300." in capsys.readouterr().err
     assert run() == 0
-    assert "No recommendation: 299 turns" in capsys.readouterr().out
+    assert "No recommendation: 299 batches" in capsys.readouterr().out
 
 
 def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answer("tune.read", {"scopes": {}})
     assert run() == 0
-    assert "No turns were counted here." in capsys.readouterr().out
+    assert "No batches were counted here." in capsys.readouterr().out
     assert run("--apply") == 1
 
 
@@ -132,8 +132,11 @@ def test_a_stage_that_counted_nothing_says_so(aws: FakeAws, capsys: pytest.Captu
         ("--mean-wait", "4"),
         ("--mean-wait", "8.1s"),
         ("h.jsonl", "--apply"),
+        ("h.jsonl", "--tenant", "a"),
+        ("h.jsonl", "--agent", "a"),
         ("--rules", "{}"),
         ("--learn", "--apply"),
+        ("--learn", "--picture", "c.svg"),
         ("--learn", "--switch-on", "a"),
         ("--table", "t.csv"),
         ("--switch-on", "a", "--tenant", "b"),
@@ -144,9 +147,12 @@ def test_wrong_usage_asks_the_stage_nothing(wrong: tuple[str, ...], aws: FakeAws
     assert not aws.asked
 
 
-def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(aws: FakeAws, tmp_path: Path) -> None:
+def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(
+    aws: FakeAws, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "curve.svg"
     assert run("--picture", str(file)) == 0
+    assert f"The curve is in {file}." in capsys.readouterr().out
     picture = ElementTree.parse(file).getroot()  # noqa: S314 - written by the command
     view = [float(each) for each in picture.attrib["viewBox"].split()]
     curves = {each.get("class"): each for each in picture.iter() if each.get("class")}
@@ -182,7 +188,9 @@ def read_with(cells: list[Counts]) -> Json:
 
 
 def shares_in(text: str) -> list[float]:
-    return [float(each) / 100 for each in re.findall(r"([-\d.]+)%", text)]
+    """Return the gain in percentage points, and then the shares in percent."""
+    points = re.findall(r"([-\d.]+) percentage points \(([-\d.]+) to ([-\d.]+)\)", text)
+    return [float(each) / 100 for each in (*points[0], *re.findall(r"([-\d.]+)%", text))]
 
 
 def test_learn_judges_a_model_on_turns_that_it_was_not_trained_on_and_stores_nothing(
@@ -254,6 +262,17 @@ def test_a_tenant_does_not_wait_by_a_model_that_finds_nothing(aws: FakeAws, caps
     share, low, high = shares_in(refused)
     assert low <= share <= high
     assert low <= 0
+
+
+def test_no_model_is_made_if_hardly_anybody_was_watched_to_the_end(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All who were watched for 11 s went on, so to a model nobody has finished, and the longest wait costs nothing."""
+    early = {"0000w2": 400_000, "0000r5": 600_000, "0000w7": 5_000}
+    aws.answer("tune.read", read_with([early, early]))
+    assert run("--switch-on", "acme", "--mean-wait", "4s") == 1
+    assert stored(aws) == []
+    assert "Answers come early" in capsys.readouterr().err
 
 
 def cells_of_a_random_stage(seed: int, *, of_gaps: float) -> tuple[list[Counts], float]:

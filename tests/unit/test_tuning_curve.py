@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from message_buffer.tuning.curve import (
     BINS_MS,
-    MIN_TURNS,
+    MIN_BATCHES,
     WITHIN_MS,
     Counts,
     curve,
@@ -114,7 +114,7 @@ def test_without_any_watched_gap_nothing_is_known(counts: Counts) -> None:
 def test_who_accepts_more_waits_less(
     counted: dict[str, int], one: float, other: float, short_ms: float, long_ms: float
 ) -> None:
-    counts = counted | {"batches": MIN_TURNS, "resolved": MIN_TURNS, f"c{len(BINS_MS) - 1}": 100}
+    counts = counted | {"batches": MIN_BATCHES, "resolved": MIN_BATCHES, f"c{len(BINS_MS) - 1}": 100}
     least, most = (recommend(counts, cut_share=share) for share in sorted((one, other)))
     assert not isinstance(least, str)
     assert not isinstance(most, str)
@@ -136,9 +136,9 @@ def test_the_recommended_silence_is_the_true_one() -> None:
 
 
 def test_too_little_is_said_and_not_guessed() -> None:
-    few = counts_of(random.Random(1), turns=MIN_TURNS - 1, silence_ms=1_000, reply_ms=4_000)
+    few = counts_of(random.Random(1), turns=MIN_BATCHES - 1, silence_ms=1_000, reply_ms=4_000)
     assert isinstance(found := recommend(few, cut_share=0.2), str)
-    assert str(MIN_TURNS - 1) in found
+    assert str(MIN_BATCHES - 1) in found
     # Answers after half a second leave nobody whose silence could be watched for 8 s.
     hasty = counts_of(random.Random(1), turns=2_000, silence_ms=300, reply_ms=200)
     assert isinstance(found := recommend(hasty, cut_share=0.2), str)

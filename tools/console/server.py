@@ -22,7 +22,7 @@ from bufferctl.lateness import explain
 from bufferctl.reasons import waiting_part, why_due
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
-from message_buffer.tuning.curve import MIN_TURNS, going_on
+from message_buffer.tuning.curve import MIN_BATCHES, going_on
 from tools.console.bus import Bus
 from tools.console.customers import Customer, webhook
 from tools.console.history import History
@@ -215,7 +215,7 @@ class _Answers:
             # The stage names the scopes with the most turns first.
             counted = list(self._parts.stage.ask("tune.read", weeks=4)["scopes"].items())[:MAX_SCOPES_SHOWN]
             rows = [
-                {"scope": scope, "turns": (n := each["batches"]), "few": n < MIN_TURNS, **going_on(each)._asdict()}
+                {"scope": scope, "turns": (n := each["batches"]), "few": n < MIN_BATCHES, **going_on(each)._asdict()}
                 for scope, each in counted
             ]
             self._going_on = {"at": now_ms(), "scopes": rows}
