@@ -17,6 +17,7 @@ from message_buffer.json_object import Json
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.learned import EDGES_S, Model, best_wait_ms, hazards
 from message_buffer.tuning.curve import Rate
+from message_buffer.tuning.curve import mean_wait_ms as today_ms
 
 # Fewer turns decide nothing.
 MIN_TURNS = 1_000
@@ -47,7 +48,7 @@ def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -
         raise Failed(
             f"{turns:,} turns were counted for a model, and it needs {MIN_TURNS:,}. Wait, or name more --weeks."
         )
-    mean_ms = mean_wait_ms or sums["waited_ms"] / sums["batches"]
+    mean_ms = mean_wait_ms or today_ms(sums)
     if file:
         # Nobody answers between a batch and the next message in such a table, so it says nothing about a batch soon
         # after another one, which therefore waits as any first message does.

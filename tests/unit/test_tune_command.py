@@ -206,7 +206,7 @@ def test_learn_judges_a_model_on_turns_that_it_was_not_trained_on_and_stores_not
 def test_learn_needs_1000_turns_and_takes_the_mean_wait_of_today(
     aws: FakeAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scopes = {"acme/whatsapp/": {"batches": 10, "waited_ms": 40_000, "resolved": 10}}
+    scopes = {"acme/whatsapp/": {"batches": 10, "waited_ms": 40_000, "resolved": 10, "e10": 10}}
     aws.answer("tune.read", {"scopes": scopes, "cells": some_cells(998)})
     assert run("--learn") == 1
     assert "998 turns were counted for a model, and it needs 1,000" in capsys.readouterr().err
