@@ -63,7 +63,7 @@ class Tuning:
         rules = self.rules.explain(example)["rules"]
         before = rules["silenceMs"]["value"]
         after = max(int(min(max(silence_ms, before / MAX_FACTOR), before * MAX_FACTOR)), MIN_SILENCE_MS)
-        if after == before or rules["wait"]["value"] != "silence":
+        if after == before or (rules["wait"]["value"], rules["priority"]["value"]) != ("silence", "normal"):
             return None
         scope, stored = f"agent:{tenant}/{agent}" if agent else f"tenant:{tenant}", Json(rules={}, version=0)
         with suppress(SubjectNotFound):

@@ -106,8 +106,11 @@ def _life_table(counts: Counts) -> list[_Bin]:
     """Return the bins up to `WITHIN_MS`."""
     ended, censored = _by_bin("g", counts), _by_bin("c", counts)
     unresolved = counts.get("batches", 0) - counts.get("resolved", 0)
-    # Each censored gap also stands for its share of the unresolved batches.
+    # Each censored gap also stands for its share of the unresolved batches. If there is no such gap, those batches were
+    # watched while they waited.
     weight = 1 + unresolved / max(sum(censored), 1)
+    if not any(censored):
+        censored, weight = _by_bin("e", counts), unresolved / max(counts.get("batches", 0), 1)
     life_table = []
     for k, (above_ms, edge_ms) in enumerate(pairwise((0, *BINS_MS))):
         # A gap that is censored in this bin was watched for half of it, on average.

@@ -1151,7 +1151,7 @@ def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
     assert len(tune(desk)) == 1
 
 
-@pytest.mark.parametrize("rules", [{"wait": "window"}, {"wait": "learned", "learned": MODEL}])
+@pytest.mark.parametrize("rules", [{"wait": "window"}, {"wait": "learned", "learned": MODEL}, {"priority": "vip"}])
 def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk) -> None:
     count(desk)
     desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)

@@ -490,7 +490,7 @@ def test_cells_that_could_not_be_written_never_outgrow_a_write(table: FakeTable,
                 raise SendFailed("add counts: Throttling")
         return add(scope, sums, now_ms=now_ms)
 
-    table.add = failing  # type: ignore[method-assign]
+    table.add = failing  # type: ignore[assignment, method-assign]
     fill(1)
     for _ in range(2):
         counts.write(lambda: True)
