@@ -63,7 +63,13 @@ class Tuning:
         rules = self.rules.explain(example)["rules"]
         before = rules["silenceMs"]["value"]
         after = max(int(min(max(silence_ms, before / MAX_FACTOR), before * MAX_FACTOR)), MIN_SILENCE_MS)
-        if after == before or (rules["wait"]["value"], rules["priority"]["value"]) != ("silence", "normal"):
+        # Unless a rule says how long doors wait, each door has the wait of its own channel, such as minutes for e-mail.
+        is_by_channel = platform == "custom" and rules["silenceMs"]["layer"] == "defaults"
+        if (
+            is_by_channel
+            or after == before
+            or (rules["wait"]["value"], rules["priority"]["value"]) != ("silence", "normal")
+        ):
             return None
         scope, stored = f"agent:{tenant}/{agent}" if agent else f"tenant:{tenant}", Json(rules={}, version=0)
         with suppress(SubjectNotFound):
