@@ -102,6 +102,6 @@ def _end_of(text: str) -> int:
     last = "…" if text.endswith("...") else text[-1:]
     if last in _ENDS:
         return _ENDS[last]
-    # A variation selector, a keycap or a skin tone ends an emoji of several code points. Other marks belong to a letter.
+    # A variation selector, a keycap or a skin tone ends an emoji of several code points. Other marks follow letters.
     kind = "So" if last in ("\ufe0f", "\u20e3") else unicodedata.category(last or "a")
     return 0 if kind[0] in "LNM" else EMOJI_END if kind in {"So", "Sk"} else OTHER_END

@@ -1160,8 +1160,8 @@ def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk
     assert "agent:acme/sales" not in desk.table.items
 
 
-@pytest.mark.parametrize("rules", [{"maxWaitMs": 2_500}, {"platformOverrides": "edited by hand"}, []])
-def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(rules: Any, desk: Desk) -> None:
+@pytest.mark.parametrize("rules", [{"maxWaitMs": 2_500}, {"platformOverrides": "edited by hand"}])
+def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(rules: Json, desk: Desk) -> None:
     count(desk, "acme/whatsapp/", turns=3_000)
     count(desk, "beta/whatsapp/", turns=2_000)
     desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
