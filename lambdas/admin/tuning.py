@@ -65,11 +65,8 @@ class Tuning:
         after = max(int(min(max(silence_ms, before / MAX_FACTOR), before * MAX_FACTOR)), MIN_SILENCE_MS)
         # Unless a rule says how long doors wait, each door has the wait of its own channel, such as minutes for e-mail.
         is_by_channel = platform == "custom" and rules["silenceMs"]["layer"] == "defaults"
-        if (
-            is_by_channel
-            or after == before
-            or (rules["wait"]["value"], rules["priority"]["value"]) != ("silence", "normal")
-        ):
+        is_by_silence = (rules["wait"]["value"], rules["priority"]["value"]) == ("silence", "normal")
+        if after == before or is_by_channel or not is_by_silence:
             return None
         scope, stored = f"agent:{tenant}/{agent}" if agent else f"tenant:{tenant}", Json(rules={}, version=0)
         with suppress(SubjectNotFound):

@@ -109,15 +109,14 @@ def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
     arrivals = [message["receivedAt"] for message in messages]
     # An edited message has the time of its edit, such as that of a voice note's transcript.
     inside = [Gap(b - a) if a <= b <= taken.last_at_ms else None for a, b in pairwise(arrivals)]
-    before_ms, replied_at_ms, wait_ms = taken.previous_at_ms, taken.replied_at_ms, _wait_of(taken)
-    # The later parts of a split batch begin with the first message of the whole batch. A batch on hold does not say how
-    # long the batch before it waited, which matters if no reply was ever noted.
-    if before_ms is None or taken.first_at_ms <= before_ms or (wait_ms is None and replied_at_ms is None):
+    before_ms, replied_at_ms = taken.previous_at_ms, taken.replied_at_ms
+    # The later parts of a split batch begin with the first message of the whole batch.
+    if before_ms is None or taken.first_at_ms <= before_ms:
         return [None, *inside]
     gap = Gap(taken.first_at_ms - before_ms)
     if replied_at_ms is None:
         # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-        gap = gap._replace(watched_ms=(wait_ms or 0) + ASSUMED_REPLY_MS)
+        gap = gap._replace(watched_ms=(_wait_of(taken) or 0) + ASSUMED_REPLY_MS)
     elif replied_at_ms > before_ms:
         gap = gap._replace(watched_ms=replied_at_ms - before_ms)
     return [gap, *inside]

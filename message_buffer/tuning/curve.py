@@ -60,10 +60,8 @@ def going_on(counts: Counts) -> Rate:
     A wait counts as the upper end of its bin, because most rules name such a wait.
     """
     life_table, waits = _life_table(counts), _by_bin("e", counts)
-    rates = [
-        (batches / max(sum(waits), 1), _cut_at(ms, life_table)) for batches, ms in zip(waits, BINS_MS, strict=True)
-    ]
-    return Rate(*(sum(weight * rate[i] for weight, rate in rates) for i in range(3)))
+    rates = [(batches, _cut_at(ms, life_table)) for batches, ms in zip(waits, BINS_MS, strict=True)]
+    return Rate(*(sum(batches * rate[i] for batches, rate in rates) / max(sum(waits), 1) for i in range(3)))
 
 
 def curve(counts: Counts) -> dict[int, Rate]:
@@ -106,10 +104,9 @@ def _life_table(counts: Counts) -> list[_Bin]:
     """Return the bins up to `WITHIN_MS`."""
     ended, censored = _by_bin("g", counts), _by_bin("c", counts)
     unresolved = counts.get("batches", 0) - counts.get("resolved", 0)
-    # Each censored gap also stands for its share of the unresolved batches. If there is no such gap, those batches were
-    # watched while they waited.
+    # Each censored gap also stands for its share of the unresolved batches.
     weight = 1 + unresolved / max(sum(censored), 1)
-    if not any(censored):
+    if not any(censored):  # those batches were watched while they waited
         censored, weight = _by_bin("e", counts), unresolved / max(counts.get("batches", 0), 1)
     life_table = []
     for k, (above_ms, edge_ms) in enumerate(pairwise((0, *BINS_MS))):

