@@ -39,8 +39,8 @@ def read_history(path: Path) -> History:
     """Return the lines of each conversation in the order of their times. Raise Failed, which names a wrong line."""
     found: dict[str, list[Line]] = {}
     try:
-        texts = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
         raise Failed(f"Cannot read {path}: {error}.") from error
     for number, text in enumerate(texts, 1):
         try:

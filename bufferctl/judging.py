@@ -16,7 +16,8 @@ from bufferctl.turns import read_table
 from message_buffer.json_object import Json
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.learned import EDGES_S, Model, best_wait_ms, hazards
-from message_buffer.tuning.curve import Rate
+from message_buffer.tuning.curve import MIN_WATCHED, Rate
+from message_buffer.tuning.curve import mean_wait_ms as today_ms
 
 # Fewer turns decide nothing.
 MIN_TURNS = 1_000
@@ -49,11 +50,14 @@ def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -
         raise Failed(
             f"{turns:,} turns were counted for a model, and it needs {MIN_TURNS:,}. Wait, or name more --weeks."
         )
-    mean_ms = mean_wait_ms or sums["waited_ms"] / sums["batches"]
+    mean_ms = mean_wait_ms or today_ms(sums)
     if file:
         # Nobody answers between a batch and the next message in such a table, so it says nothing about a batch soon
         # after another one, which therefore waits as any first message does.
-        runs = [run for of_corpus in read_table(file).values() for run in of_corpus]
+        try:
+            runs = [run for of_corpus in read_table(file).values() for run in of_corpus]
+        except (OSError, EOFError, ValueError, LookupError, StopIteration) as error:
+            raise Failed(f"Cannot read {file}: {type(error).__name__}: {error}.") from error
         model = rounded(learn(runs, mean_ms, knows_answers=False))
         return model, judge([(both, model)])
     model, *models = (rounded(learn_from(each, mean_ms)) for each in (both, *halves))
@@ -89,7 +93,8 @@ def judge(parts: Sequence[tuple[Mapping[Cell, Count], Model]]) -> Judged:
         fixed += weight * cut / of_all
         differ += weight * (1 - cut if is_cut else cut) / of_all
     gain = fixed - learned
-    error = 1.96 * math.sqrt(max(differ - gain * gain, 0) / of_all)
+    # A few gaps say nothing, even if they agree.
+    error = 1.96 * math.sqrt(max(differ - gain * gain, 0) / of_all) if of_all >= MIN_WATCHED else 1.0
     turns = sum(turns_in(counts) for counts, _ in parts)
     return Judged(turns, mean_ms, learned, fixed, Rate(gain, gain - error, gain + error))
 

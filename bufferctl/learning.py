@@ -197,7 +197,7 @@ def _fitted(counts: Counts, numbers: list[float]) -> tuple[float, ...]:
                     line[other] += share * factor
         step = _solved(bend, slope)
         # A longer step could overshoot where few authors went on.
-        part = min(1.0, 1 / max(map(abs, step)))
+        part = 1 / max(1.0, *map(abs, step))
         numbers = [each + part * by for each, by in zip(numbers, step, strict=True)]
         if max(map(abs, step)) < 0.005:
             break

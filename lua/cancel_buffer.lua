@@ -37,7 +37,7 @@ redis.call('DEL', msgs_key, batch_key, taken_key)
 redis.call('HDEL', open_key, conversation)
 redis.call('ZREM', pending_key, conversation)
 redis.call('ZREM', inflight_key, conversation)
-redis.call('HDEL', conv_key, 'frozen')
+redis.call('HDEL', conv_key, 'frozen', 'tail')
 local generation = (redis.call('HGET', conv_key, 'generation') or 0) + 1
 if buffer then
   generation = base_of(buffer) + buffered + 1

@@ -45,6 +45,7 @@ if remaining > 0 then
   redis.call('HSET', open_key, conversation, with_base(buffer, base))
 else
   redis.call('HDEL', open_key, conversation)
+  redis.call('HDEL', conv_key, 'tail')
   redis.call('HSET', conv_key, 'generation', base, 'last_at', last_at_of(buffer))
   if frozen == 0 then
     redis.call('ZREM', pending_key, conversation)

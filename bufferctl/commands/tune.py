@@ -16,7 +16,7 @@ from bufferctl.history import measure, read_history, read_rules
 from bufferctl.judging import learn_and_judge
 from bufferctl.options import Ctx, Shown, read_json
 from message_buffer.json_object import Json
-from message_buffer.tuning.curve import WITHIN_MS, Counts, curve, going_on, recommend
+from message_buffer.tuning.curve import WITHIN_MS, Counts, curve, going_on, mean_wait_ms, recommend
 
 GOES_ON = "goes on: the author wrote again within 8 s of a batch's last message, and nobody had answered."
 app = typer.Typer()
@@ -144,8 +144,7 @@ def _summary(counts: Counts, goal: dict[str, float]) -> Json:
     """Return what was measured, and what is recommended or why nothing is."""
     batches, best = counts.get("batches", 0), recommend(counts, **goal)
     silence_ms, cut, why = (None, None, best) if isinstance(best, str) else (best[0], best[1]._asdict(), None)
-    wait_ms = counts.get("waited_ms", 0) / max(batches, 1)
-    measured = {"batches": batches, "goesOn": going_on(counts)._asdict(), "meanWaitMs": wait_ms}
+    measured = {"batches": batches, "goesOn": going_on(counts)._asdict(), "meanWaitMs": mean_wait_ms(counts)}
     return {**measured, "silenceMs": silence_ms, "cut": cut, "why": why}
 
 

@@ -8,7 +8,7 @@ from lambdas.admin import requests as r
 from lambdas.admin.rules import ANY, MIN_MS_LEFT_TO_RETIME, RulesAdmin
 from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import MessageBufferError
+from message_buffer.errors import InvalidRules, MessageBufferError
 from message_buffer.json_object import Json
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import unescape_part
@@ -63,11 +63,16 @@ class Tuning:
         rules = self.rules.explain(example)["rules"]
         before = rules["silenceMs"]["value"]
         after = max(int(min(max(silence_ms, before / MAX_FACTOR), before * MAX_FACTOR)), MIN_SILENCE_MS)
-        if after == before or rules["wait"]["value"] != "silence":
+        # Unless a rule says how long doors wait, each door has the wait of its own channel, such as minutes for e-mail.
+        is_by_channel = platform == "custom" and rules["silenceMs"]["layer"] == "defaults"
+        is_by_silence = (rules["wait"]["value"], rules["priority"]["value"]) == ("silence", "normal")
+        if after == before or is_by_channel or not is_by_silence:
             return None
         scope, stored = f"agent:{tenant}/{agent}" if agent else f"tenant:{tenant}", Json(rules={}, version=0)
         with suppress(SubjectNotFound):
             stored = self.rules.get(r.OfScope(by=by, scope=scope))
+        if "problem" in stored:
+            raise InvalidRules(stored["problem"])
         overrides = stored["rules"].get("platformOverrides", {})
         override = {**overrides.get(platform, {}), "silenceMs": after, "typingInferenceMs": 0}
         changed = {**stored["rules"], "platformOverrides": {**overrides, platform: override}}

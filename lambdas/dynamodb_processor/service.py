@@ -332,9 +332,9 @@ class DynamoDbProcessor:
         freeze."""
         conversation, owner, _ = locked
         if left or not self._windows.close(conversation, owner, generation=generation, now_ms=self._clock(), tail=tail):
-            self._reopen(locked)
+            self._reopen(locked, tail)
 
-    def _reopen(self, locked: _Locked) -> None:
+    def _reopen(self, locked: _Locked, tail: str) -> None:
         """Release the lock and begin the next window. Raise LockLost if another run has the window now."""
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
@@ -352,6 +352,7 @@ class DynamoDbProcessor:
                 conversation,
                 owner,
                 due_at_ms=due_at_ms,
+                tail=tail,
                 keeps_found=window.frozen is not None,
                 generation=window.generation if attempt + 1 < MAX_WINDOW_TRIES else None,
             ):

@@ -102,7 +102,6 @@ def _end_of(text: str) -> int:
     last = "…" if text.endswith("...") else text[-1:]
     if last in _ENDS:
         return _ENDS[last]
-    if not last or last.isalnum():
-        return 0
-    # A variation selector or a skin tone ends an emoji of several code points.
-    return EMOJI_END if unicodedata.category(last) in {"So", "Sk", "Mn"} else OTHER_END
+    # A variation selector, a keycap or a skin tone ends an emoji of several code points. Other marks follow letters.
+    kind = "So" if last in ("\ufe0f", "\u20e3") else unicodedata.category(last or "a")
+    return 0 if kind[0] in "LNM" else EMOJI_END if kind in {"So", "Sk"} else OTHER_END

@@ -57,7 +57,7 @@ class GapCounts:
                 cells, last_cell = Counter(), ""
             scope = "/".join(map(escape_part, (name.tenant, name.platform, agent or "")))
             for each, more in ((STAGE, counts), (half, cells), (scope, counts)):
-                if more and (each in self._sums or len(self._sums) < MAX_SCOPES):
+                if more and (each != scope or each in self._sums or len(self._sums) < MAX_SCOPES):
                     self._sums.setdefault(each, Counter()).update(more)
         return last_cell
 
@@ -86,13 +86,16 @@ class GapCounts:
                 self._telemetry.count("GoingOnRate", round(100 * going_on(stored).share))
         with self._lock:
             for scope, counts in sums.items():
-                self._sums.setdefault(scope, Counter()).update(counts)
+                # If other threads have counted cells meanwhile, a write has no room for both.
+                if scope not in CELLS or scope not in self._sums:
+                    self._sums.setdefault(scope, Counter()).update(counts)
 
 
 def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:
     """Return the counts of a batch: its wait, and the gaps before its messages."""
-    wait_ms = max(taken.applied_wait_ms, 0)
-    counts = Counter({"batches": 1, "waited_ms": wait_ms, field("e", wait_ms): 1, "resolved": int(gaps[0] is not None)})
+    counts = Counter({"batches": 1, "resolved": int(gaps[0] is not None)})
+    if (wait_ms := _wait_of(taken)) is not None:
+        counts.update({"waited_ms": wait_ms, field("e", wait_ms): 1})
     for gap in gaps:
         if gap and gap.ms <= MAX_GAP_MS and gap.ms < gap.watched_ms:
             counts[field("g", gap.ms)] += 1
@@ -102,9 +105,10 @@ def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:
 
 
 def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
-    """Return the gap before each message. That between two batches is None if it is not known."""
+    """Return the gap before each message, or None if it is not known."""
     arrivals = [message["receivedAt"] for message in messages]
-    inside = [Gap(later_ms - earlier_ms) for earlier_ms, later_ms in pairwise(arrivals)]
+    # An edited message has the time of its edit, such as that of a voice note's transcript.
+    inside = [Gap(b - a) if a <= b <= taken.last_at_ms else None for a, b in pairwise(arrivals)]
     before_ms, replied_at_ms = taken.previous_at_ms, taken.replied_at_ms
     # The later parts of a split batch begin with the first message of the whole batch.
     if before_ms is None or taken.first_at_ms <= before_ms:
@@ -112,10 +116,15 @@ def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
     gap = Gap(taken.first_at_ms - before_ms)
     if replied_at_ms is None:
         # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-        gap = gap._replace(watched_ms=max(taken.applied_wait_ms, 0) + ASSUMED_REPLY_MS)
+        gap = gap._replace(watched_ms=(_wait_of(taken) or 0) + ASSUMED_REPLY_MS)
     elif replied_at_ms > before_ms:
         gap = gap._replace(watched_ms=replied_at_ms - before_ms)
     return [gap, *inside]
+
+
+def _wait_of(taken: BatchTaken) -> int | None:
+    """Return how long the rules let the batch wait after its last message, or None if it was on hold."""
+    return None if taken.rule in ("hold", "resume") else max(taken.applied_wait_ms, 0)
 
 
 def _has_several_authors(user: str, messages: Sequence[Json]) -> bool:

@@ -6,10 +6,10 @@ and the table stores. All its values are numbers:
 
     g00 … g23   gaps after which the author went on, by length: inside a batch, and from a batch to the next
     c00 … c23   gaps that were censored, by the time from the message to the reply
-    e00 … e23   batches, by their wait from the last message to the emission
-    batches     batches counted, which is the sum of e00 … e23
+    e00 … e23   batches, by their wait from the last message to the emission, without those that were on hold
+    batches     batches counted
     resolved    batches whose last gap is counted among g and c; the next batch of the conversation resolves it
-    waited_ms   the sum of the waits of the batches
+    waited_ms   the sum of the waits in e00 … e23
 
 The last batch of a conversation is never resolved. The estimate takes it as censored, like the gaps that were.
 """
@@ -41,6 +41,11 @@ def field(kind: str, length_ms: float) -> str:
     return f"{kind}{min(bisect.bisect_left(BINS_MS, length_ms), len(BINS_MS) - 1):02d}"
 
 
+def mean_wait_ms(counts: Counts) -> float:
+    """Return the mean wait of the batches that were not on hold."""
+    return counts.get("waited_ms", 0) / max(sum(_by_bin("e", counts)), 1)
+
+
 class Rate(NamedTuple):
     """A share between 0 and 1 with its 95 % interval."""
 
@@ -54,9 +59,9 @@ def going_on(counts: Counts) -> Rate:
 
     A wait counts as the upper end of its bin, because most rules name such a wait.
     """
-    life_table, batches = _life_table(counts), max(counts.get("batches", 0), 1)
-    rates = [(counts.get(field("e", ms), 0) / batches, _cut_at(ms, life_table)) for ms in BINS_MS]
-    return Rate(*(sum(weight * rate[i] for weight, rate in rates) for i in range(3)))
+    life_table, waits = _life_table(counts), _by_bin("e", counts)
+    rates = [(batches, _cut_at(ms, life_table)) for batches, ms in zip(waits, BINS_MS, strict=True)]
+    return Rate(*(sum(batches * rate[i] for batches, rate in rates) / max(sum(waits), 1) for i in range(3)))
 
 
 def curve(counts: Counts) -> dict[int, Rate]:
@@ -82,6 +87,10 @@ def recommend(
     return silence_ms, _cut_at(silence_ms, life_table)
 
 
+def _by_bin(kind: str, counts: Counts) -> list[int]:
+    return [counts.get(field(kind, ms), 0) for ms in BINS_MS]
+
+
 class _Bin(NamedTuple):
     """A row of the life table: how many gaps were watched in the bin, and how many of them ended there."""
 
@@ -93,10 +102,12 @@ class _Bin(NamedTuple):
 
 def _life_table(counts: Counts) -> list[_Bin]:
     """Return the bins up to `WITHIN_MS`."""
-    ended, censored = ([counts.get(field(kind, ms), 0) for ms in BINS_MS] for kind in "gc")
+    ended, censored = _by_bin("g", counts), _by_bin("c", counts)
     unresolved = counts.get("batches", 0) - counts.get("resolved", 0)
     # Each censored gap also stands for its share of the unresolved batches.
     weight = 1 + unresolved / max(sum(censored), 1)
+    if not any(censored):  # those batches were watched while they waited
+        censored, weight = _by_bin("e", counts), unresolved / max(counts.get("batches", 0), 1)
     life_table = []
     for k, (above_ms, edge_ms) in enumerate(pairwise((0, *BINS_MS))):
         # A gap that is censored in this bin was watched for half of it, on average.

@@ -114,6 +114,42 @@ def test_what_the_counts_of_a_batch_leave_comes_with_the_next_batch(
     assert came == ["", "left by 1", "left by 2", "", "left by 4"], "a batch that leaves nothing clears the text"
 
 
+def test_what_a_batch_leaves_is_for_messages_that_come_during_its_emission(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = []
+
+    def counted(_: Emission, __: str, batch: o.BatchTaken, ___: TimeLeft) -> str:
+        came.append(batch.tail)
+        if len(came) == 1:
+            send(running, "m2")
+        return f"left by {len(came)}"
+
+    monkeypatch.setattr(Emission, "send", counted)
+    send(running, "m1")
+    running.pass_time(2 * LONG_MS)
+    assert came == ["", "left by 1"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["cancelled", "deleted"])
+def test_what_a_batch_leaves_is_not_for_messages_after_dropped_ones(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    came = []
+
+    def counted(_: Emission, __: str, batch: o.BatchTaken, ___: TimeLeft) -> str:
+        came.append(batch.tail)
+        return "left"
+
+    monkeypatch.setattr(Emission, "send", counted)
+    for message_id in ("m1", "m2", "m3"):
+        send(running, message_id)
+        if message_id == "m2":
+            running.lane.delete_message(C, "m2") if is_deleted else running.lane.cancel_buffer(C)
+        running.pass_time(LONG_MS)
+    assert came == ["", ""]
+
+
 def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(
     running: RunningLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:

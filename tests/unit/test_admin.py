@@ -203,12 +203,13 @@ class Desk:
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
         self.counts = FakeCounts()
+        self.deployed: Json = {"silenceMs": 2_000}
 
     def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         rules = RulesAdmin(
             table=self.table,
-            book_of=partial(RuleBook, stage_rules={"silenceMs": 2_000}, telemetry=self.telemetry),
+            book_of=partial(RuleBook, stage_rules=self.deployed, telemetry=self.telemetry),
             queues=("default", "whatsapp"),
             valkey_lane=lane,
             dynamodb_lane=self.fallback[0] if self.fallback else None,
@@ -1151,7 +1152,7 @@ def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
     assert len(tune(desk)) == 1
 
 
-@pytest.mark.parametrize("rules", [{"wait": "window"}, {"wait": "learned", "learned": MODEL}])
+@pytest.mark.parametrize("rules", [{"wait": "window"}, {"wait": "learned", "learned": MODEL}, {"priority": "vip"}])
 def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk) -> None:
     count(desk)
     desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
@@ -1159,10 +1160,11 @@ def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk
     assert "agent:acme/sales" not in desk.table.items
 
 
-def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(desk: Desk) -> None:
+@pytest.mark.parametrize("rules", [{"maxWaitMs": 2_500}, {"platformOverrides": "edited by hand"}])
+def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(rules: Json, desk: Desk) -> None:
     count(desk, "acme/whatsapp/", turns=3_000)
     count(desk, "beta/whatsapp/", turns=2_000)
-    desk.table.put("tenant:acme", {"maxWaitMs": 2_500}, by=ME, at_ms=1, expected_version=None)
+    desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
     assert [each["scope"] for each in tune(desk)] == ["tenant:beta"]
     assert ("warning", "wait not tuned", "acme/whatsapp/") in [
         (level, line, fields.get("scope")) for level, line, fields in desk.telemetry.lines
@@ -1173,3 +1175,12 @@ def test_a_run_stops_before_lambda_ends_it(desk: Desk) -> None:
     count(desk)
     desk.time_left_ms = MIN_MS_LEFT_TO_RETIME
     assert tune(desk) == []
+
+
+def test_a_door_for_mail_keeps_its_two_minutes_unless_a_rule_says_how_long_doors_wait(desk: Desk) -> None:
+    desk.deployed = {}
+    count(desk, "acme/custom/")
+    assert tune(desk) == []
+    assert silence_of(desk, "acme/custom/email:1/u", agent=None) == 120_000
+    desk.deployed = {"silenceMs": 2_000}
+    assert len(tune(desk)) == 1

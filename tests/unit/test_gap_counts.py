@@ -1,5 +1,6 @@
 """The counts of gaps are those of a brute-force replay, and counting costs no call between a batch and its event."""
 
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -19,12 +20,12 @@ from message_buffer.events.emission import Emission
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.limits import DAY_MS, MINUTE_MS
+from message_buffer.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.cells import WHOLE
-from message_buffer.tuning.counts import MAX_SCOPES, MIN_CELLS, GapCounts, counts_of, gaps_of
-from message_buffer.tuning.curve import BINS_MS, Counts, field, going_on
+from message_buffer.tuning.cells import WHOLE, Gap
+from message_buffer.tuning.counts import MAX_CELLS, MAX_SCOPES, MIN_CELLS, GapCounts, counts_of, gaps_of
+from message_buffer.tuning.curve import BINS_MS, Counts, curve, field, going_on, mean_wait_ms
 from message_buffer.tuning.tuning_table import CELLS, COUNTS_KEPT_MS, TuningTable, week_of
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
@@ -451,3 +452,71 @@ def test_the_sums_of_weeks_are_read_by_scope(real: TuningTable, clock: ManualClo
     real.add(CELLS[1], {"0000ra": 1_000}, now_ms=clock())
     sums = real.sums(since_ms=clock() - 7 * DAY_MS)
     assert sums == {CELLS[0]: {"2305w2": 500, "0000r4": 2_000, "b736r9": 1_000}, CELLS[1]: {"0000ra": 1_000}}
+
+
+def test_the_stage_has_all_batches_even_if_a_write_was_given_up_when_it_was_full(
+    table: FakeTable, clock: ManualClock, at_once: None
+) -> None:
+    counts = counting(table, clock)
+    for number in range(MAX_SCOPES):
+        counts.add(f"acme/sms/1/{number}", taken_of(1_000), messages_of(1_000), agent=f"a{number}")
+    counts.write(lambda: not table.calls)
+    assert table.calls == ["*"]
+    clock.advance(MINUTE_MS)
+    count(counts)
+    counts.write(lambda: True)
+    assert table.kept["*"]["batches"] == MAX_SCOPES + 1
+    assert sum(table.kept[half_of(ANN)].values()) == WHOLE
+
+
+def test_cells_that_could_not_be_written_never_outgrow_a_write(table: FakeTable, clock: ManualClock) -> None:
+    counts = counting(table, clock)
+
+    def fill(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(40):
+            texts = ["x" * draw.choice((1, 7, 15, 30, 60, 100)) + draw.choice((" ", "?", ",", ")")) for _ in range(50)]
+            arrivals = sorted(draw.randrange(400_000) for _ in range(50))
+            messages = [each | {"text": text} for each, text in zip(messages_of(*arrivals), texts, strict=True)]
+            counts.add(ANN, taken_of(*arrivals), messages, agent=None)
+
+    add, sizes = table.add, list[int]()
+
+    def failing(scope: str, sums: Counts, *, now_ms: int) -> Counts:
+        if scope == half_of(ANN):
+            sizes.append(len(sums))
+            if len(sizes) == 1:
+                fill(2)  # another thread, meanwhile
+                raise SendFailed("add counts: Throttling")
+        return add(scope, sums, now_ms=now_ms)
+
+    table.add = failing  # type: ignore[assignment, method-assign]
+    fill(1)
+    for _ in range(2):
+        counts.write(lambda: True)
+        clock.advance(MINUTE_MS)
+    assert len(sizes) == 2
+    assert max(sizes) <= 2 * MAX_CELLS
+
+
+@pytest.mark.parametrize("rule", ["hold", "resume"])
+def test_a_batch_on_hold_has_gaps_but_no_wait(rule: str) -> None:
+    taken = taken_of(5_000, 7_000, previous_at_ms=1_000, replied_at_ms=500, rule=rule)
+    taken = dataclasses.replace(taken, applied_wait_ms=12 * HOUR_MS)
+    held = counts_of(taken, gaps_of(taken, messages_of(5_000, 7_000)))
+    assert held == {"batches": 1, "resolved": 1, field("g", 4_000): 1, field("g", 2_000): 1}
+    waits = Counter({"batches": 1, "resolved": 1, "waited_ms": 3_000, field("e", 3_000): 1, field("g", 4_000): 10})
+    assert mean_wait_ms(waits + Counter(held)) == 3_000
+    more = Counter({"batches": 9, field("c", 8_000): 9, "resolved": 9})
+    assert going_on(waits + more).share == curve(waits + more)[3_000].share
+
+
+def test_a_hold_does_not_say_when_the_batch_before_was_emitted() -> None:
+    taken = dataclasses.replace(taken_of(90_000, previous_at_ms=1_000, rule="hold"), applied_wait_ms=12 * HOUR_MS)
+    assert gaps_of(taken, messages_of(90_000)) == [Gap(89_000, ASSUMED_MS)]
+
+
+def test_an_edit_which_comes_later_than_the_message_makes_no_gap() -> None:
+    taken = taken_of(1_000, 4_000)
+    assert counts_of(taken, gaps_of(taken, messages_of(1_000, 9_000, 4_000)))[field("g", -5_000)] == 0
+    assert gaps_of(taken, messages_of(1_000, 9_000)) == [None, None], "the last message came at 4 s"

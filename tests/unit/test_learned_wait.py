@@ -124,6 +124,10 @@ def test_a_text_is_reduced_to_its_length_and_its_end() -> None:
         "so)": 5,
         "ok 👍🏽": 6,
         "❤️": 6,
+        "1️⃣": 6,
+        "ठीक है": 0,
+        "ได้ค่ะที่": 0,
+        "cafe\u0301": 0,
         "": 0,
     }
     assert {text: seen(text, 0).end for text in ends} == ends

@@ -169,9 +169,12 @@ def test_the_picture_has_the_curve_its_interval_today_and_the_recommendation(
 def test_files_that_cannot_be_read_or_written_are_named(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--picture", "/nowhere/curve.svg") == 1
     assert run("/nowhere/history.jsonl") == 1
+    aws.answer("tune.read", read_with(some_cells(2_000)))
+    assert run("--learn", "--table", "/nowhere/turns.csv") == 1
     said = capsys.readouterr().err
     assert "Cannot write /nowhere/curve.svg" in said
     assert "Cannot read /nowhere/history.jsonl" in said
+    assert "/nowhere/turns.csv" in said
 
 
 # -- the learned wait ------------------------------------------------------------------------------------------------
@@ -214,7 +217,7 @@ def test_learn_judges_a_model_on_turns_that_it_was_not_trained_on_and_stores_not
 def test_learn_needs_1000_turns_and_takes_the_mean_wait_of_today(
     aws: FakeAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scopes = {"acme/whatsapp/": {"batches": 10, "waited_ms": 40_000, "resolved": 10}}
+    scopes = {"acme/whatsapp/": {"batches": 10, "waited_ms": 40_000, "resolved": 10, "e10": 10}}
     aws.answer("tune.read", {"scopes": scopes, "cells": some_cells(998)})
     assert run("--learn") == 1
     assert "998 turns were counted for a model, and it needs 1,000" in capsys.readouterr().err
@@ -273,6 +276,23 @@ def test_no_model_is_made_if_hardly_anybody_was_watched_to_the_end(
     assert run("--switch-on", "acme", "--mean-wait", "4s") == 1
     assert stored(aws) == []
     assert "Answers come early" in capsys.readouterr().err
+
+
+def test_without_a_gap_that_was_watched_for_a_second_nothing_is_learned(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("tune.read", read_with([{"0000r0": 2_000_000}] * 2))
+    assert run("--switch-on", "acme") == 1
+    assert "may not cut less" in capsys.readouterr().err
+
+
+def test_a_few_gaps_do_not_switch_a_tenant_on(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"0000w4": 5_000, "0000ra": 1_000, "0020ra": 1_500_000}
+    aws.answer("tune.read", read_with([few] * 2))
+    assert run("--switch-on", "acme", "--mean-wait", "2s") == 1
+    assert "may not cut less" in capsys.readouterr().err
+    aws.answer("tune.read", read_with([{name: 4 * weight for name, weight in few.items()}] * 2))
+    assert run("--switch-on", "acme", "--mean-wait", "2s") == 0
 
 
 def cells_of_a_random_stage(seed: int, *, of_gaps: float) -> tuple[list[Counts], float]:
@@ -365,7 +385,9 @@ def test_a_history_is_replayed_by_the_given_and_the_recommended_rules(
 def test_times_may_be_iso_and_lines_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "history.jsonl"
     times = ("2026-01-01T12:00:05Z", "2026-01-01T12:00:00Z")
-    file.write_text("".join(f'{{"conversation": "c", "at": "{at}", "from": "customer"}}\n' for at in times))
+    text = "A line separator\u2028 ends no line."
+    lines = (f'{{"conversation": "c", "at": "{at}", "from": "customer", "text": "{text}"}}\n' for at in times)
+    file.write_text("".join(lines), "utf-8")
     assert main(["tune", str(file), "--json"]) == 0
     replayed = json.loads(capsys.readouterr().out)["replays"][0]
     assert (replayed["batches"], replayed["cut"]) == (2, 0.5)

@@ -149,3 +149,10 @@ def test_a_length_is_counted_in_the_bin_that_ends_at_it() -> None:
     assert [field("g", ms) for ms in (0, 250, 251, 8_000, 8_001, 120_000, math.inf)] == [
         "g00", "g00", "g01", "g13", "g14", "g23", "g23",
     ]  # fmt: skip
+
+
+def test_if_nobody_ever_came_back_the_batches_were_watched_for_their_waits() -> None:
+    # Each of 1,000 customers writes once: a tenth of them in two parts, 2 s apart.
+    counts = {"batches": 1_000, "waited_ms": 3_000_000, field("e", 3_000): 1_000, field("g", 2_000): 100}
+    assert curve(counts)[1_600].low <= 100 / 1_100 <= curve(counts)[1_600].share + 0.01
+    assert curve(counts)[3_000].high == 1, "nobody was watched for longer"

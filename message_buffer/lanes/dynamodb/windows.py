@@ -303,14 +303,15 @@ class Windows(Table):
         return self._asked("delete window", "delete_item", request).done
 
     def reopen(
-        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
+        self, conversation: str, owner: str, *, due_at_ms: int, tail: str, keeps_found: bool, generation: int | None
     ) -> bool:
         """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`. Return
         False if a message has arrived since `generation`, if that is given. Unless `keeps_found` is true, messages can
         move the due time again.
         """
-        values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
-        do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
+        values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation), "tail": tail}
+        do = "SET #due_at = :due, #open = :slice, #tail = :tail"
+        do += " REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
         if not keeps_found:
             do += ", #found"
         if generation is not None:
