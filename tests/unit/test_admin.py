@@ -1173,3 +1173,15 @@ def test_a_run_stops_before_lambda_ends_it(desk: Desk) -> None:
     count(desk)
     desk.time_left_ms = MIN_MS_LEFT_TO_RETIME
     assert tune(desk) == []
+
+
+def test_a_pass_over_silent_customers_is_logged_only_if_it_fails_and_then_with_the_reason(desk: Desk) -> None:
+    request = {"operation": "idle.pass", "by": "schedule"}
+    Operations({"idle.pass": lambda _fields: {}}, desk.telemetry).answer(request, request_id=REQUEST)
+    assert desk.telemetry.lines == []
+
+    def fail(_fields: Json) -> Json:
+        raise SendFailed("list steps: AccessDeniedException")
+
+    Operations({"idle.pass": fail}, desk.telemetry).answer(request, request_id=REQUEST)
+    assert desk.telemetry.lines == [("warning", "idle pass failed", {"reason": "list steps: AccessDeniedException"})]
