@@ -20,7 +20,7 @@ from message_buffer.telemetry import Telemetry
 MAX_ID_CHARACTERS = 1_100
 # The ARN of an assumed role has at most 168 characters. A log line shows this many characters of every name.
 MAX_CALLER_CHARACTERS = 256
-# A schedule runs these each minute. Only their failures are logged.
+# A schedule runs these each minute. Only their failures are logged, with the reason, since nobody reads the response.
 OF_EVERY_MINUTE = frozenset({"idle.pass"})
 Operation = Callable[[Json], Json]
 
@@ -56,7 +56,10 @@ class Operations:
         except MessageBufferError as error:
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
-            self._log(name, fields, _code(error), request_id)
+            if name in OF_EVERY_MINUTE:
+                self._telemetry.warn("idle pass failed", reason=str(error))
+            else:
+                self._log(name, fields, _code(error), request_id)
             return _refusal(_code(error), str(error))
         except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and refuse
             self._telemetry.crash("admin failed", error, operation=name)

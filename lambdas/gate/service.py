@@ -40,16 +40,16 @@ class Gate:
         self._clock = clock
 
     def ask(self, fields: Json) -> Json:
-        """Return the holds of the conversation, and whether its author has written since a consumer's batch. If the
-        consumer may now reply, note the time of its reply.
+        """Return the holds of the conversation, and whether its author has written since a consumer's batch.
 
         A new message or hold may arrive right after the answer. The fields `generation` and `lane` describe the
         consumer's batch. The lane is needed because each lane counts its own generations. Without `generation`, return
-        only the holds, even in an outage of Valkey.
+        only the holds, even in an outage of Valkey. If the consumer is `sending` a reply, and may, note the time.
         """
-        name = _conversation(fields, "generation", "lane")
+        name = _conversation(fields, "generation", "lane", "sending")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
-        asked = self._lanes[0 if is_of_dynamodb else -1] if "generation" in fields else None
+        lane_of_batch = self._lanes[0 if is_of_dynamodb else -1]
+        asked = lane_of_batch if "generation" in fields else None
         generation = _whole(fields, "generation") if asked else 0
         seen = {}
         for lane in self._lanes:
@@ -61,18 +61,18 @@ class Gate:
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may leave the hold in one lane only, so ask for the longest of all lanes.
-        response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
-        if asked is None:
-            return response
-        current = seen[asked].generation
-        is_newer = current > generation
-        if not (is_newer or response["holds"]):
-            # The consumer is about to reply. The counts of gaps and of silence need the time, but no consumer does.
+        response: Json = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
+        if asked:
+            current = seen[asked].generation
+            response |= {"current": current, "newer": current > generation}
+        if fields.get("sending") and not (response["holds"] or response.get("newer")):
+            # The counts of gaps and of silence need the time of the reply, but no consumer does.
             with suppress(MessageBufferError):
-                asked.note_reply(name, at_ms=(now_ms := self._clock()))
-                if self._takeovers.is_used(now_ms):
-                    self._takeovers.note_reply(name, at_ms=now_ms)
-        return {"current": current, "newer": is_newer, **response}
+                if lane_of_batch in seen:
+                    lane_of_batch.note_reply(name, at_ms=self._clock())
+                if self._takeovers.is_used(self._clock()):
+                    self._takeovers.note_reply(name, at_ms=self._clock())
+        return response
 
     def hold(self, fields: Json) -> Json:
         """Put the conversation on hold for a consumer, in all lanes. Return the time at which the hold ends.

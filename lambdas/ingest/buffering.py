@@ -79,6 +79,7 @@ class Buffering:
         if isinstance(outcome, o.BufferRetimed) and outcome.due_at_ms <= self._clock():
             done.count("flushed")
         else:
+            self._takeovers.end_steps(str(message.conversation), upto_ms=sent_at_ms(decode_fields(message.payload)))
             done.ignored["flush"] += 1
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:

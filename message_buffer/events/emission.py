@@ -6,6 +6,7 @@ its id and its messages. At worst, the batch is sent twice, and consumers recogn
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -155,6 +156,8 @@ class Emission:
         return self._queues.name_of(content.queue, is_handed_off=taken.handoff is not None)
 
     def _dead_letter(self, conversation: str, taken: BatchTaken, time: TimeLeft, *, reason: str) -> None:
+        with suppress(SendFailed):
+            self._idle.undo_steps(conversation, last_at_ms=taken.last_at_ms)
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escape to ASCII, since SQS refuses some of the characters that people can write.

@@ -1,8 +1,8 @@
 """The customers who fell silent: after each step of the rule `idleAfterMs`, an event about the conversation.
 
 The function that emits a batch stores the time of the first step before it publishes the batch. So whatever ends the
-steps comes later, and a repeated emission does not begin them again. The next batch does, and a reply counts the next
-step anew. Once a minute a pass of the admin function publishes the steps whose time has come.
+steps comes later, and a repeated emission does not begin ended steps again. The next batch does, and a reply counts the
+next step anew. Once a minute a pass of the admin function publishes the steps whose time has come.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, EventBus, con
 from message_buffer.json_object import Json
 from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.lanes.outcomes import BatchTaken, Conversation
-from message_buffer.limits import DAY_MS, MINUTE_MS, SECOND_MS
+from message_buffer.limits import DAY_MS, MINUTE_MS, REMEMBERED_MS, SECOND_MS
 from message_buffer.messages.conversation_id import parse_conversation_id, reply_until_ms
 from message_buffer.takeovers.takeovers_table import TakeoversTable, key_of
 from message_buffer.telemetry import Telemetry
@@ -26,6 +26,8 @@ IDLE = "messages.conversation.idle"
 BY_TIME = "by_time"
 # A step is published by the pass that is nearest to its time, so at most this much early.
 MAX_STEP_EARLY_MS = MINUTE_MS // 2
+# A pass looks at a conversation at least this often, because a lane forgets a newer message without steps after a day.
+MAX_UNSEEN_MS = REMEMBERED_MS // 2
 # Longer than any step, and than a takeover that has ended is kept.
 STEPS_KEPT_MS = 30 * DAY_MS
 
@@ -40,22 +42,25 @@ class IdleTable(TakeoversTable):
     _is_used, _looked_at_ms = False, 0
 
     def begin_steps(self, conversation: str, taken: BatchTaken, content: Content, *, now_ms: int) -> None:
-        """Begin the steps after a batch, unless it or a newer one has begun them, or people have the conversation."""
+        """Begin the steps after a batch. If an earlier attempt to emit it began them, count them from now, unless they
+        have ended. Leave those of a newer batch, or begin none if people have the conversation."""
         steps = content.idle_after_ms
         values: Values = {
-            "idle": "yes", "at": now_ms + steps[0], "last": taken.last_at_ms, "since": now_ms, "step": 1,
-            "steps": steps, "agent": content.agent or "",
+            "idle": "yes", "at": now_ms + min(steps[0], MAX_UNSEEN_MS), "last": taken.last_at_ms, "since": now_ms,
+            "step": 1, "steps": steps, "agent": content.agent or "",
             "window": reply_until_ms(parse_conversation_id(conversation), content.last_sent_at_ms) or 0,
             "expires_at": (now_ms + STEPS_KEPT_MS) // SECOND_MS,
         }  # fmt: skip
         do = "SET " + ", ".join(f"#{name} = :{name}" for name in values)
-        only_if = "(attribute_not_exists(#last) OR #last < :last) AND (attribute_not_exists(#until) OR #until < :since)"
+        only_if = "(attribute_not_exists(#last) OR #last < :last OR (#last = :last AND attribute_exists(#at)))"
+        only_if += " AND (attribute_not_exists(#until) OR #until < :since)"
         self._update("begin steps", key_of(conversation), do, values, only_if=only_if)
 
     def is_used(self, now_ms: int) -> bool:
         """Return whether any conversation of the stage waits for a step, as it was at most 30 s ago."""
         if not 0 <= now_ms - self._looked_at_ms < 30 * SECOND_MS:
-            self._is_used, self._looked_at_ms = any(self._due(NO_END_MS)), now_ms
+            self._looked_at_ms = now_ms
+            self._is_used = any(self._due(NO_END_MS))
         return self._is_used
 
     def note_reply(self, conversation: str, *, at_ms: int) -> None:
@@ -65,6 +70,11 @@ class IdleTable(TakeoversTable):
     def end_steps(self, conversation: str, *, upto_ms: int = NO_END_MS) -> None:
         """End the steps, unless the conversation's last message arrived after `upto_ms`."""
         self._update("end steps", key_of(conversation), "REMOVE #at", {"upto": upto_ms}, only_if="#last <= :upto")
+
+    def undo_steps(self, conversation: str, *, last_at_ms: int) -> None:
+        """Take back the steps after a batch that nobody got. If it is redriven, they begin."""
+        do, values = "SET #last = :none REMOVE #at", {"none": 0, "last": last_at_ms}
+        self._update("undo steps", key_of(conversation), do, values, only_if="#last = :last")
 
     def forget_steps(self, conversation: str, *, until_ms: int) -> None:
         """Delete the item that has only steps, unless a message after `until_ms` began them."""
@@ -111,8 +121,8 @@ class IdleTable(TakeoversTable):
         """Store when this step comes, or the end after the last, unless the item has changed by more than a reply."""
         values, do = {each: number(item, each) for each in ("last", "step")}, "REMOVE #at"
         if step <= len(_waits(item)):
-            do = "SET #step = :next, #at = #since + :wait"
-            values |= {"next": step, "wait": _waits(item)[step - 1]}
+            do, at_ms = "SET #step = :next, #at = :at", number(item, "since") + _waits(item)[step - 1]
+            values |= {"next": step, "at": min(at_ms, number(item, "at") + MAX_UNSEEN_MS)}
         only_if = "#last = :last AND #step = :step AND attribute_exists(#at)"
         self._update("schedule step", key_of(name), do, values, only_if=only_if)
 

@@ -114,7 +114,7 @@ class Play:
     def _reply(self, batch: Json) -> None:
         """Ask the gate, as a consumer does right before a reply. The stage notes the reply's time."""
         asked = {"operation": "gate", "by": "simulated", "conversation": batch["conversationId"]}
-        asked |= {"generation": batch["generation"], "lane": batch["lane"]}
+        asked |= {"generation": batch["generation"], "lane": batch["lane"], "sending": True}
         self._gate.invoke(FunctionName=self._outputs.Functions["gate"], Payload=json.dumps(asked))
         with self._lock:
             self.replies += 1

@@ -76,6 +76,9 @@ class FakeTakeovers(IdleTable):
     def end_steps(self, conversation: str, *, upto_ms: int = NO_END_MS) -> None:
         self.steps.append(("end", conversation, upto_ms))
 
+    def undo_steps(self, conversation: str, *, last_at_ms: int) -> None:
+        self.steps.append(("undo", conversation, last_at_ms))
+
     def forget_steps(self, conversation: str, *, until_ms: int) -> None:
         self.steps.append(("forget", conversation, until_ms))
 

@@ -1184,3 +1184,15 @@ def test_a_door_for_mail_keeps_its_two_minutes_unless_a_rule_says_how_long_doors
     assert silence_of(desk, "acme/custom/email:1/u", agent=None) == 120_000
     desk.deployed = {"silenceMs": 2_000}
     assert len(tune(desk)) == 1
+
+
+def test_a_pass_over_silent_customers_is_logged_only_if_it_fails_and_then_with_the_reason(desk: Desk) -> None:
+    request = {"operation": "idle.pass", "by": "schedule"}
+    Operations({"idle.pass": lambda _fields: {}}, desk.telemetry).answer(request, request_id=REQUEST)
+    assert desk.telemetry.lines == []
+
+    def fail(_fields: Json) -> Json:
+        raise SendFailed("list steps: AccessDeniedException")
+
+    Operations({"idle.pass": fail}, desk.telemetry).answer(request, request_id=REQUEST)
+    assert desk.telemetry.lines == [("warning", "idle pass failed", {"reason": "list steps: AccessDeniedException"})]

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 from fakeredis import FakeServer, FakeStrictRedis
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.gate.service import Gate
-from message_buffer.errors import SendFailed
+from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.events.emission import Emission
 from message_buffer.events.idle import IDLE, MAX_STEP_EARLY_MS, IdleTable
 from message_buffer.json_object import Json
@@ -22,7 +22,7 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.limits import DAY_MS, MINUTE_MS
+from message_buffer.limits import DAY_MS, MINUTE_MS, REMEMBERED_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.takeovers.takeover import Takeover
@@ -34,7 +34,7 @@ from tests.support.window import AMPLE, MAX_ATTEMPTS, WindowScene, make_message_
 NAME = "takeovers"
 ANN = "acme/whatsapp/106540352242922/4917012345678"
 RULES = Rules(silence_ms=1_000, typing_inference_ms=0)
-STEPS = {"none": None, "one": [60_000], "two": [90_000, 150_000]}
+STEPS = {"none": None, "one": [60_000], "two": [90_000, 150_000], "days": [2 * DAY_MS]}
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.conversation.idle.json").read_text())
 
 
@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 
 class Record(NamedTuple):
-    """What happened: a `message`, steps `begun`, a `reply` that was noted, a `cancel`, or a published event."""
+    """What happened: a `message`, a `reply` that was noted, a `cancel`, or a published event."""
 
     at_ms: int
     what: str
@@ -72,8 +72,6 @@ class Table(IdleTable):
     def _asked(self, doing: str, call: str, request: dict[str, Any]) -> Any:
         self._scene.write()
         done = super()._asked(doing, call, request)
-        if doing == "begin steps" and done.done:
-            self._scene.note("begun", request["ExpressionAttributeValues"][":last"])
         self._scene.write()
         return done
 
@@ -98,12 +96,13 @@ class Scene:
         self.window.processor = self.window.new_processor()
         self.valkey = valkey_lane(engine.store, FakeFunctions(), self.telemetry)
         self.lanes: list[ValkeyLane | DynamoDbLane] = [self.valkey, self.window.lane]
-        emission = Emission(
-            self.bus, FakeObjects(), FakeQueue(), self.telemetry, queues=self.window.queues, idle=self.idle,
+        self.letters = FakeQueue()
+        self.emission = Emission(
+            self.bus, FakeObjects(), self.letters, self.telemetry, queues=self.window.queues, idle=self.idle,
             gap_counts=NoCounts(), max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
         )  # fmt: skip
         self.processor = ConversationProcessor(
-            lane=self.valkey, emission=emission, telemetry=self.telemetry, clock=self.clock, random=lambda: 0.0
+            lane=self.valkey, emission=self.emission, telemetry=self.telemetry, clock=self.clock, random=lambda: 0.0
         )
 
     def write(self) -> None:
@@ -116,10 +115,14 @@ class Scene:
         self.records.append(Record(self.clock(), what, event or {}))
 
     def repeated(self, call: Callable[[], Any]) -> Any:
-        """Call again if the first call is killed."""
-        with suppress(Killed):
-            return call()
-        return call()
+        """Call again if a call is killed, or a minute later if a killed processor's lock is in its way."""
+        while True:
+            try:
+                return call()
+            except Killed:
+                continue
+            except StoreUnavailable:
+                self.pass_time(MINUTE_MS)
 
     def message(self, steps: str, lane: LaneName = "valkey") -> None:
         self.clock.advance(5)
@@ -142,7 +145,11 @@ class Scene:
     def reply(self) -> None:
         lane = max(self.lanes, key=lambda each: each.peek_conversation(ANN).last_at_ms or 0)
         generation = lane.generation_and_holds(ANN).generation
-        asked = {"generation": generation, "lane": "dynamodb" if lane is self.window.lane else "valkey"}
+        asked = {
+            "generation": generation,
+            "lane": "dynamodb" if lane is self.window.lane else "valkey",
+            "sending": True,
+        }
         if generation and not self.gate("ask", **asked)["holds"]:
             self.note("reply")
 
@@ -222,7 +229,7 @@ class Act(NamedTuple):
 
 LANES: tuple[LaneName, ...] = ("valkey", "dynamodb")
 WHAT = st.sampled_from(
-    [f"message {steps} {lane}" for steps in STEPS for lane in LANES] * 2
+    [f"message {steps} {lane}" for steps in ("none", "one", "two") for lane in LANES] * 2
     + ["message two valkey", "message two dynamodb", "reply", "reply", "reply", "nothing"]
     + ["hold", "handoff", "complete", "forget", "stop"]
 )
@@ -247,8 +254,9 @@ def require_no_false_step(records: list[Record]) -> None:
         between = records[first:place]
         assert not any(each.what == "message" and each.at_ms > last_at_ms for each in between), "a newer message came"
         assert not any(each.what == "cancel" for each in between), "the steps were ended"
-        begun = next(each for each in records if each.what == "begun" and each.event["N"] == str(last_at_ms))
-        since_ms = max([begun.at_ms, *(each.at_ms for each in between if each.what == "reply")])
+        batches = [each for each in between if each.what == "messages.batch.ready"]  # each attempt counts anew
+        emitted = [each.at_ms for each in batches if each.event["metadata"]["lastMessageAt"] == last_at_ms]
+        since_ms = max([*emitted, *(each.at_ms for each in between if each.what == "reply")])
         # A reply that came after the step was published once belongs to the next step.
         is_repeat = any(each.what == IDLE and each.event["id"] == record.event["id"] for each in between)
         waits = record.event["steps"], step
@@ -283,6 +291,7 @@ def require_the_last_steps(scene: Scene, *, is_exact: bool) -> None:
 
 
 @given(acts=ACTS)
+@example([Act(1, "message two dynamodb", 4), Act(1_444, "message none valkey", 0), Act(1, "forget", 0)])
 def test_each_step_that_is_reached_is_published_and_no_other(database: Any, acts: list[Act]) -> None:
     make_message_table(database)
     make_takeovers_table(database, NAME)
@@ -355,6 +364,49 @@ def test_no_step_is_published_while_its_batch_is_still_being_emitted(scene: Scen
     assert scene.idle_steps() == []
     scene.pass_time(60_000)
     assert scene.idle_steps() == [1]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_the_steps_count_from_the_attempt_that_has_emitted_the_batch(scene: Scene, lane: LaneName) -> None:
+    scene.message("one", lane)
+    scene.bus.failures = [SendFailed("put event: Throttling")] * 2
+    scene.pass_time(1_000)
+    scene.clock.advance(70_000)  # no function runs meanwhile
+    scene.pass_time(10_000)
+    (batch,) = [each for each in scene.records if each.what == "messages.batch.ready"]
+    assert batch.at_ms > scene.records[0].at_ms + 60_000
+    scene.pass_time(batch.at_ms + 60_000 - MAX_STEP_EARLY_MS - scene.clock() - 1)
+    assert scene.idle_steps() == []
+    scene.pass_time(120_000)
+    assert scene.idle_steps() == [1]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_batch_that_nobody_got_has_no_steps_until_it_is_redriven(scene: Scene, lane: LaneName) -> None:
+    scene.message("one", lane)
+    scene.bus.failures = [SendFailed("put event: Throttling")] * MAX_ATTEMPTS
+    scene.pass_time(400_000)
+    assert scene.idle_steps() == []
+    (letter,) = [json.loads(each) for each in [*scene.letters.bodies, *scene.window.letters.bodies]]
+    scene.emission.redrive(letter, AMPLE)
+    scene.pass_time(120_000)
+    assert scene.idle_steps() == [1]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_message_ends_the_steps_even_if_the_lanes_have_forgotten_it_when_they_come(
+    scene: Scene, lane: LaneName
+) -> None:
+    scene.message("days", lane)
+    scene.pass_time(10_000)
+    scene.message("none", lane)  # the rule was removed meanwhile
+    for _ in range(3 * 24):
+        scene.clock.advance(60 * MINUTE_MS - scene.clock() % MINUTE_MS)
+        scene.work()
+        for each in scene.lanes:
+            if scene.clock() - (each.peek_conversation(ANN).last_at_ms or 0) > REMEMBERED_MS:
+                each.forget_conversation(ANN)  # this expires
+    assert scene.idle_steps() == []
 
 
 def test_a_run_that_dies_after_an_event_repeats_it_under_the_same_id(scene: Scene) -> None:
@@ -441,6 +493,24 @@ def test_a_pass_publishes_more_steps_than_a_page_has(scene: Scene) -> None:
         scene.idle._put("plant", {"conversation": f"{ANN}{number}", "idle": "yes", "steps": [60_000], **times})
     scene.run_pass()
     assert len(scene.events()) == 30
+
+
+def test_a_gate_looks_for_steps_twice_a_minute_even_if_the_table_fails(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def fail(_self: object, doing: str, *_rest: object) -> Any:
+        looks.append(doing)
+        raise SendFailed(f"{doing}: ThrottlingException")
+
+    monkeypatch.setattr(IdleTable, "_pages", fail)
+    table = IdleTable(NAME)
+    for _ in range(3):
+        with suppress(SendFailed):
+            table.is_used(scene.clock())
+        scene.clock.advance(9_000)
+    assert looks == ["list steps"]
 
 
 def test_a_failure_fails_the_pass_and_leaves_the_steps_to_the_next_one(scene: Scene) -> None:

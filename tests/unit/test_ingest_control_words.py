@@ -110,8 +110,10 @@ def test_a_flush_word_sends_what_waits_and_is_no_message(worded: Scene) -> None:
     assert emit(worded).flush_reason == "flush"
 
 
-def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene) -> None:
-    status, answer = worded.post("generic", message("m1", "go"))
+def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted_and_ends_the_steps_of_silence(worded: Scene) -> None:
+    sent_ms = worded.engine.clock() - 1_000
+    status, answer = worded.post("generic", message("m1", "go", sentAt=sent_ms))
+    assert worded.takeovers.steps == [("end", CHAT, sent_ms)]
     assert (status, answer["conversations"]) == (200, {})
     assert worded.is_empty()
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1
