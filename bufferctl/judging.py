@@ -1,26 +1,28 @@
-"""Makes a model of the learned wait from a stage's own counts, and judges it there.
+"""Makes a model of the learned wait from a stage's own turns, and judges it there.
 
-Each half of the stage's conversations is judged by a model that was trained on the other half. The counts show after
-which messages a wait is shorter than the gap that follows: that gap is cut. The gaps of a turn weigh 1 together.
+Each half of the conversations is judged by a model that was trained on the other half. A turn is cut if a wait inside
+it is shorter than the gap that follows. The learned wait is compared with one wait for all that has the same mean.
 """
 
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import random
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from bufferctl.errors import Failed
-from bufferctl.learning import Cell, Count, cells_of, finished_of, learn, learn_from
-from bufferctl.turns import read_table
+from bufferctl.learning import learn, waits_of
+from bufferctl.turns import Run, read_table, replay, run_of
 from message_buffer.json_object import Json
-from message_buffer.limits import SECOND_MS
-from message_buffer.rules.learned import EDGES_S, Model, best_wait_ms, hazards
+from message_buffer.rules.learned import Model
 from message_buffer.tuning.curve import MIN_WATCHED, Rate
 from message_buffer.tuning.curve import mean_wait_ms as today_ms
 
 # Fewer turns decide nothing.
 MIN_TURNS = 1_000
+RESAMPLES = 1_000
 # The logarithm of a price at which waits are still too long, so that none was found.
 HIGHEST_PRICE = 0.0
 
@@ -28,75 +30,89 @@ HIGHEST_PRICE = 0.0
 class Judged(NamedTuple):
     turns: int
     mean_wait_ms: float
-    """The mean wait of authors who had finished."""
+    """The mean wait after the last message of a turn."""
     share_learned: float
-    """The share of the gaps inside turns that the learned wait cuts."""
+    """The share of the turns of several messages that the learned wait cuts."""
     share_fixed: float
     """The share that one wait for all, with the same mean, cuts."""
     gain: Rate
     """By how much the first share is smaller, with the 95 % interval."""
 
 
+class Replayed(NamedTuple):
+    """The turns of some conversations, replayed with learned waits."""
+
+    turns: int
+    waited_ms: int
+    """The sum of the waits after their last messages."""
+    cut: int
+    """How many turns the learned waits cut."""
+    longest_ms: list[float]
+    """The longest gap inside each turn of several messages, in rising order."""
+
+
 def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -> tuple[Model, Judged]:
-    """Return a model with this mean wait or that of today, trained on the counts that `tune.read` returns or on a table
+    """Return a model with this mean wait or that of today, trained on the turns that `tune.read` returns or on a table
     of turns, and how it does on turns that it was not trained on. Raise Failed if there are too few."""
-    sums = sum((Counter(each) for each in read["scopes"].values()), Counter())
-    censored = sum(number for name, number in sums.items() if name[0] == "c")
-    unresolved = max(sums["batches"] - sums["resolved"], 0) / max(censored, 1)
-    halves = [cells_of(each, unresolved) for each in read["cells"]]
-    both = cells_of(sum(map(Counter, read["cells"]), Counter()), unresolved)
-    turns = turns_in(both)
-    if turns < MIN_TURNS or not all(halves):
+    runs = [*map(run_of, read["turns"])]
+    halves = [[run for run in runs if run.fold % 2 == half] for half in (0, 1)]
+    if len(runs) < MIN_TURNS or not all(halves):
         raise Failed(
-            f"{turns:,} turns were counted for a model, and it needs {MIN_TURNS:,}. Wait, or name more --weeks."
+            f"{len(runs):,} turns were kept for a model, and it needs {MIN_TURNS:,}. Wait, or name more --weeks."
         )
-    mean_ms = mean_wait_ms or today_ms(sums)
+    mean_ms = mean_wait_ms or today_ms(sum((Counter(each) for each in read["scopes"].values()), Counter()))
     if file:
         # Nobody answers between a batch and the next message in such a table, so it says nothing about a batch soon
         # after another one, which therefore waits as any first message does.
         try:
-            runs = [run for of_corpus in read_table(file).values() for run in of_corpus]
+            others = [run for of_corpus in read_table(file).values() for run in of_corpus]
         except (OSError, EOFError, ValueError, LookupError, StopIteration) as error:
             raise Failed(f"Cannot read {file}: {type(error).__name__}: {error}.") from error
-        model = rounded(learn(runs, mean_ms, knows_answers=False))
-        return model, judge([(both, model)])
-    model, *models = (rounded(learn_from(each, mean_ms)) for each in (both, *halves))
+        model = rounded(learn(others, mean_ms, knows_answers=False))
+        return model, judge([(runs, model)])
+    model, *models = (rounded(learn(each, mean_ms)) for each in (runs, *halves))
     if max(each[-1] for each in (model, *models)) >= HIGHEST_PRICE:
         raise Failed("Answers come early: too few authors were watched for 30 s, so no model keeps to the mean wait.")
     return model, judge(list(zip(halves, reversed(models), strict=True)))
 
 
-def turns_in(counts: Mapping[Cell, Count]) -> int:
-    """Return how many messages ended a turn."""
-    return int(sum(count.finished[0] + sum(count.unwatched) for count in counts.values()))
+def judge(parts: Sequence[tuple[Sequence[Run], Model]]) -> Judged:
+    """Return what the models do on these runs, each of which is one turn."""
+    folds = []
+    for runs, model in parts:
+        by_fold: dict[int, list[Run]] = defaultdict(list)
+        for run in runs:
+            by_fold[run.fold].append(run)
+        folds += [_replayed(each, model) for each in by_fold.values()]
+    mean_ms, learned, fixed = _shares(folds)
+    draw = random.Random(1)  # so that the same turns have the same interval
+    drawn = (_shares(draw.choices(folds, k=len(folds))) for _ in range(RESAMPLES))
+    gains = sorted(by_one - by_model for _, by_model, by_one in drawn)
+    low, high = gains[RESAMPLES // 40], gains[-RESAMPLES // 40]
+    # A few turns of several messages say nothing, even if they agree.
+    if sum(len(each.longest_ms) for each in folds) < MIN_WATCHED:
+        low, high = -1.0, 1.0
+    return Judged(sum(each.turns for each in folds), mean_ms, learned, fixed, Rate(fixed - learned, low, high))
 
 
-def judge(parts: Sequence[tuple[Mapping[Cell, Count], Model]]) -> Judged:
-    """Return what the models do on these counts."""
-    finished = waited_ms = 0.0
-    gaps: list[tuple[int, int, float]] = []
-    for counts, model in parts:
-        for cell, count in counts.items():
-            hazard = hazards(model, *cell)
-            wait_ms, ends = best_wait_ms(hazard, math.exp(model[-1])), finished_of(count, hazard)
-            finished += ends
-            waited_ms += ends * wait_ms
-            gaps += [(span, wait_ms, weight) for span, weight in enumerate(count.went_on) if weight]
-    mean_ms = waited_ms / max(finished, 1)
-    of_all = max(sum(weight for _, _, weight in gaps), 1)
-    learned = fixed = differ = 0.0
-    for span, wait_ms, weight in gaps:
-        above_ms, edge_ms = EDGES_S[span] * SECOND_MS, EDGES_S[span + 1] * SECOND_MS
-        # Learned waits are edges. Within a span, gaps are taken as spread evenly.
-        is_cut, cut = edge_ms > wait_ms, min(max((edge_ms - mean_ms) / (edge_ms - above_ms), 0), 1)
-        learned += weight * is_cut / of_all
-        fixed += weight * cut / of_all
-        differ += weight * (1 - cut if is_cut else cut) / of_all
-    gain = fixed - learned
-    # A few gaps say nothing, even if they agree.
-    error = 1.96 * math.sqrt(max(differ - gain * gain, 0) / of_all) if of_all >= MIN_WATCHED else 1.0
-    turns = sum(turns_in(counts) for counts, _ in parts)
-    return Judged(turns, mean_ms, learned, fixed, Rate(gain, gain - error, gain + error))
+def _replayed(runs: Sequence[Run], model: Model) -> Replayed:
+    waits_of_message = cache(lambda message: waits_of(model, message))
+    waited_ms, cut, longest = 0, 0, list[float]()
+    for run in runs:
+        waits_ms = [wait_ms for _, wait_ms in replay(run, waits_of_message)]
+        gaps_ms = [each.gap_after_ms or 0 for each in run.fragments[:-1]]
+        waited_ms += waits_ms[-1]
+        cut += any(gap_ms > wait_ms for gap_ms, wait_ms in zip(gaps_ms, waits_ms, strict=False))
+        longest += [max(gaps_ms)] if gaps_ms else []
+    return Replayed(len(runs), waited_ms, cut, sorted(longest))
+
+
+def _shares(folds: Sequence[Replayed]) -> tuple[float, float, float]:
+    """Return the mean wait, and which shares the learned wait and one wait with this mean cut."""
+    mean_ms = sum(each.waited_ms for each in folds) / sum(each.turns for each in folds)
+    of_several = max(sum(len(each.longest_ms) for each in folds), 1)
+    cut = sum(len(each.longest_ms) - bisect_right(each.longest_ms, mean_ms) for each in folds)
+    return mean_ms, sum(each.cut for each in folds) / of_several, cut / of_several
 
 
 def rounded(model: Model) -> Model:

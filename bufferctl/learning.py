@@ -1,8 +1,7 @@
-"""Train the learned wait: from counts of when authors went on to the numbers of a model, and its price.
+"""Train the learned wait: from turns to the numbers of a model, and its price.
 
-Counts hold neither words nor names. For each combination of binned features they say how often an author went on in
-each span of time, had finished, or was no longer watched. A stage can count its own traffic, and a table of turns is
-reduced to the same counts. The model is a logistic regression on a few thousand counts, so pure Python is fast enough.
+Turns are reduced to counts. For each combination of binned features they say how often an author went on in each span
+of time, had finished, or was no longer watched. The model is a logistic regression on a few thousand counts, so pure Python is fast enough.
 """
 
 import math
@@ -30,7 +29,6 @@ from message_buffer.rules.learned import (
     features,
     hazards,
 )
-from message_buffer.tuning.cells import WHOLE
 
 ROUNDS, MAX_STEPS = 3, 30
 # How many numbers of a model add to those of the spans.
@@ -67,23 +65,6 @@ def nothing() -> Count:
     return Count([0.0] * SPANS, [0.0] * SPANS, [0.0])
 
 
-def cells_of(counters: Mapping[str, int], unresolved: float = 0) -> dict[Cell, Count]:
-    """Return the counts of a stage from their counters, whose form `message_buffer/tuning/cells.py` describes.
-
-    `unresolved` is the number of batches that no other batch followed, for each gap that was censored. Their last
-    messages are not counted, so those after which the author did not go on stand for them.
-    """
-    counts: dict[Cell, Count] = defaultdict(nothing)
-    for name, number in counters.items():
-        count, span = counts[int(name[0], 16), Seen(*map(int, name[1:4]))], int(name[5], 16)
-        if name[4] == "w":
-            count.went_on[span] = number / WHOLE
-        else:
-            of_kind, at = (count.unwatched, span) if span < SPANS else (count.finished, 0)
-            of_kind[at] = number / WHOLE * (1 + unresolved)
-    return counts
-
-
 def counts_of(runs: Iterable[Run], waits_of_message: WaitsOf | None = None) -> dict[Cell, Count]:
     """Return the counts of whole runs. To join all but one gap of a turn gains nothing, so a gap weighs as much as the
     chance that these waits join the turn's other gaps. Without waits, the gaps of a turn weigh 1 together."""
@@ -99,7 +80,11 @@ def counts_of(runs: Iterable[Run], waits_of_message: WaitsOf | None = None) -> d
                 weight = math.prod(joined) / own if waits_of_message else 1 / len(joined)
                 counts[place, fragment.message].went_on[span] += weight
             fragment, (place, _) = next(messages)
-            counts[place, fragment.message].finished[0] += 1
+            count = counts[place, fragment.message]
+            if run.replied_ms is None or fragment is not run.fragments[-1]:
+                count.finished[0] += 1
+            else:
+                count.unwatched[bisect_left(EDGES_S, run.replied_ms / SECOND_MS, 1) - 1] += 1
     return counts
 
 

@@ -1,4 +1,4 @@
-"""Runs and turns of authors: read from a table, and replayed to see which batches some waits would have made.
+"""Runs and turns of authors: read from a table or a stage, and replayed to see which batches some waits would have made.
 
 A run is what one author wrote with nobody in between. A turn is a part of a run without a gap above `MAX_GAP_MS`.
 """
@@ -38,8 +38,10 @@ class Fragment(NamedTuple):
 class Run(NamedTuple):
     fold: int
     fragments: list[Fragment]
-    author_gap_ms: float | None
+    author_gap_ms: float | None = None
     """The author's mean gap before this run. None if it is not known."""
+    replied_ms: float | None = None
+    """How long after the last message a reply ended the run. None if the author was silent for long."""
 
 
 WaitsOf = Callable[[Seen], Sequence[int]]
@@ -70,6 +72,15 @@ def _run(rows: list[tuple[str, ...]]) -> Run:
     gaps = [float(row[2]) * SECOND_MS for row in rows[:-1]]
     author_gap_ms = (math.exp(float(mean_log_gap)) - 0.5) * SECOND_MS if int(earlier) else None
     return Run(int(fold), list(map(Fragment, messages, [None, *gaps], [*gaps, None])), author_gap_ms)
+
+
+def run_of(turn: str) -> Run:
+    """Return a turn of a stage, whose form `message_buffer/tuning/turns.py` describes, as a run."""
+    fold, *messages, end = turn.split()
+    gaps, features = zip(*(each.split(":") for each in messages), strict=True)
+    before = [int(gap) * 100 if gap else None for gap in gaps]
+    fragments = map(Fragment, (Seen(*map(int, each)) for each in features), before, [*before[1:], None])
+    return Run(int(fold), list(fragments), replied_ms=int(end[1:]) * 100 if end[1:] else None)
 
 
 def replay(run: Run, waits_of_message: WaitsOf) -> list[tuple[int, int]]:

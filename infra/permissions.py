@@ -43,7 +43,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
-    _grant_table(admin, stack.tuning_table, "Scan")
+    _grant_table(admin, stack.tuning_table, "Query", "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
     for function in (admin, gate):

@@ -49,10 +49,10 @@ def tune(  # noqa: PLR0913 - an option for each choice
         if learn == bool(switch_on) or history or rules or apply or picture or tenant or platform or agent:
             raise Misused(
                 "Name --learn or --switch-on, and of the other options only --table, --mean-wait and --weeks. "
-                "The counts are those of the whole stage."
+                "The turns are those of the whole stage."
             )
         mean_ms = _number(mean_wait, "s") * 1_000 if mean_wait else None
-        return learn_wait(ctx, ctx.obj.ask("tune.read", weeks=weeks), turns, mean_ms, tenant=switch_on)
+        return learn_wait(ctx, ctx.obj.ask("tune.read", weeks=weeks, turns=True), turns, mean_ms, tenant=switch_on)
     _check(history, rules, of_a_stage=bool(apply or tenant or platform or agent))
     if agent and not tenant:
         raise Misused("An --agent needs its --tenant.")
@@ -98,7 +98,7 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
     waits = (("learned", judged.share_learned), ("one for all", judged.share_fixed))
     rows = table([{"wait": name, "mean": mean, "cut": f"{share:.1%}"} for name, share in waits])
     share, low, high = (f"{100 * each:.1f}" for each in judged.gain)
-    gain = f"the learned wait cuts {share} percentage points ({low} to {high}) less of the gaps"
+    gain = f"the learned wait cuts {share} percentage points ({low} to {high}) less of the turns"
     said = f"On {judged.turns:,} turns that it was not trained on, {gain}."
     result = {"learned": model, **judged._asdict(), "gain": judged.gain._asdict()}
     if tenant is None:

@@ -95,6 +95,7 @@ class ExplainRules(OfConversation):
 
 class ReadTuning(Request):
     weeks: Annotated[int, Field(ge=1, le=26)] = 4
+    turns: bool = False
 
 
 class MoveWaits(OfScope):

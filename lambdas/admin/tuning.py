@@ -14,7 +14,7 @@ from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import unescape_part
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.curve import recommend
-from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
+from message_buffer.tuning.tuning_table import STAGE, TuningTable
 
 # A response has the scopes with the most turns, and has room for this many.
 MAX_SCOPES = 2_000
@@ -33,11 +33,12 @@ class Tuning:
     clock: Clock = system_clock
 
     def read(self, request: r.ReadTuning) -> Json:
-        """Return the counts of the last weeks by scope (`tenant/platform/agent`), and those for the learned wait."""
-        sums = self.table.sums(since_ms=self.clock() - (request.weeks - 1) * 7 * DAY_MS)
-        scopes = sorted(sums.keys() - {STAGE, *CELLS}, key=lambda scope: -sums[scope]["batches"])
-        found = {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}
-        return {"scopes": found, "cells": [sums.get(half, {}) for half in CELLS]}
+        """Return the counts of the last weeks by scope (`tenant/platform/agent`), and a sample of the turns if asked."""
+        since_ms = self.clock() - (request.weeks - 1) * 7 * DAY_MS
+        sums = self.table.sums(since_ms=since_ms)
+        scopes = sorted(sums.keys() - {STAGE}, key=lambda scope: -sums[scope]["batches"])
+        found: Json = {"scopes": {scope: sums[scope] for scope in scopes[:MAX_SCOPES]}}
+        return found | ({"turns": self.table.turns(since_ms=since_ms)} if request.turns else {})
 
     def move(self, request: r.MoveWaits) -> Json:
         """Move the waits of the scopes with enough turns towards the goal. Return the moves."""

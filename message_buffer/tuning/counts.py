@@ -1,7 +1,7 @@
-"""Counts how long authors are silent before they go on: for the stage, by tenant, platform and agent, and by cells.
+"""Counts how long authors are silent before they go on, for the stage and by tenant, platform and agent.
 
 The counts are numbers. They contain no conversation, and nothing that people wrote. An instance sums them, and writes
-them at most once a minute. What it has not written when Lambda ends it is lost.
+them at most once a minute, with a sample of the turns. What it has not written when Lambda ends it is lost.
 """
 
 from collections import Counter
@@ -15,20 +15,21 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
-from message_buffer.limits import MINUTE_MS
+from message_buffer.limits import HOUR_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import escape_part, is_trial, parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from message_buffer.tuning.cells import Gap, count_cells
 from message_buffer.tuning.curve import ASSUMED_REPLY_MS, BINS_MS, Counts, field, going_on
-from message_buffer.tuning.tuning_table import CELLS, STAGE, TuningTable
+from message_buffer.tuning.tuning_table import STAGE, TuningTable
+from message_buffer.tuning.turns import Gap, ended_turns
 
 # A gap is watched for at most this long.
 MAX_GAP_MS = BINS_MS[-1]
 # Between two writes, only the batches of so many scopes are counted in these scopes. The stage's counts have all.
 MAX_SCOPES = 20
-# A write pays for the size of the whole item, so it waits for so many counters of cells. DynamoDB accepts an expression
-# of 4 KiB, which has room for twice the greater number.
-MIN_CELLS, MAX_CELLS = 10, 110
+# So many turns of an hour are kept, and a write, which costs as much as all of them, waits for a quarter more.
+MAX_TURNS, MORE_TURNS = 1_000, 1.25
+# Conversations are in so many folds. A model is judged on others than those it was trained on.
+FOLDS = 50
 
 
 class GapCounts:
@@ -39,6 +40,8 @@ class GapCounts:
         self._telemetry = telemetry
         self._clock = clock
         self._sums: dict[str, Counter[str]] = {}
+        self._turns: list[str] = []
+        self._turns_written = self._hour = 0
         self._write_from_ms = 0
         self._lock = Lock()
 
@@ -49,30 +52,33 @@ class GapCounts:
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
             return ""
         gaps = gaps_of(taken, messages)
-        counts, (cells, last_cell) = counts_of(taken, gaps), count_cells(messages, gaps, taken.tail)
-        # A conversation always has the same half, so that a model can be judged on conversations that are new to it.
-        half = CELLS[crc32(conversation.encode()) % len(CELLS)]
+        counts, (ended, turn) = counts_of(taken, gaps), ended_turns(messages, gaps, taken.tail)
+        fold, hour = crc32(conversation.encode()) % FOLDS, self._clock() // HOUR_MS
         with self._lock:
-            if max(len(cells), len(self._sums.get(half, ()))) > MAX_CELLS:
-                cells, last_cell = Counter(), ""
+            if hour != self._hour:
+                self._turns, self._turns_written, self._hour = [], 0, hour
+            self._turns += [f"{fold} {each}" for each in ended[: MAX_TURNS - len(self._turns)]]
             scope = "/".join(map(escape_part, (name.tenant, name.platform, agent or "")))
-            for each, more in ((STAGE, counts), (half, cells), (scope, counts)):
-                if more and (each != scope or each in self._sums or len(self._sums) < MAX_SCOPES):
-                    self._sums.setdefault(each, Counter()).update(more)
-        return last_cell
+            for each in (STAGE, scope):
+                if each in self._sums or each == STAGE or len(self._sums) < MAX_SCOPES:
+                    self._sums.setdefault(each, Counter()).update(counts)
+        return turn
 
     def write(self, may_go_on: Callable[[], bool]) -> None:
         """Add the counts to the table, unless this instance has done so within the last minute.
 
-        Counts that cannot be written are kept. If the response to a write is lost, its counts are added twice.
+        Counts that cannot be written are kept, turns are not. If the response to a write is lost, its counts are added
+        twice.
         """
         now_ms = self._clock()
         with self._lock:
             if now_ms < self._write_from_ms or not self._sums:
                 return
             self._write_from_ms = now_ms + MINUTE_MS
-            ready = [each for each, counts in self._sums.items() if each not in CELLS or len(counts) >= MIN_CELLS]
-            sums = {scope: self._sums.pop(scope) for scope in ready}
+            sums, self._sums = self._sums, {}
+            turns, hour = self._turns[:], self._hour
+            if is_sample := len(turns) > self._turns_written * MORE_TURNS:
+                self._turns_written = len(turns)
         while sums and may_go_on():
             scope = next(iter(sums))
             counts = sums.pop(scope)
@@ -86,9 +92,12 @@ class GapCounts:
                 self._telemetry.count("GoingOnRate", round(100 * going_on(stored).share))
         with self._lock:
             for scope, counts in sums.items():
-                # If other threads have counted cells meanwhile, a write has no room for both.
-                if scope not in CELLS or scope not in self._sums:
-                    self._sums.setdefault(scope, Counter()).update(counts)
+                self._sums.setdefault(scope, Counter()).update(counts)
+        if is_sample and may_go_on():
+            try:
+                self._table.keep_turns(turns, hour=hour)
+            except MessageBufferError as error:
+                self._telemetry.warn("counts not written", reason=str(error))
 
 
 def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:

@@ -95,7 +95,7 @@ class ImitatedStage:
             case "dead.list":
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "tune.read":
-                return {"scopes": self.counted, "cells": [{}, {}]}
+                return {"scopes": self.counted}
             case "conversation.show":
                 return self._shown(fields)
             case _:

@@ -13,6 +13,7 @@ import pytest
 from fakeredis import FakeServer, FakeStrictRedis
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from message_buffer.tuning.cells import WHOLE, Gap
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed
@@ -23,7 +24,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.cells import WHOLE, Gap
 from message_buffer.tuning.counts import MAX_CELLS, MAX_SCOPES, MIN_CELLS, GapCounts, counts_of, gaps_of
 from message_buffer.tuning.curve import BINS_MS, Counts, curve, field, going_on, mean_wait_ms
 from message_buffer.tuning.tuning_table import CELLS, COUNTS_KEPT_MS, TuningTable, week_of
