@@ -1,7 +1,8 @@
 """Train the learned wait: from turns to the numbers of a model, and its price.
 
 Turns are reduced to counts. For each combination of binned features they say how often an author went on in each span
-of time, had finished, or was no longer watched. The model is a logistic regression on a few thousand counts, so pure Python is fast enough.
+of time, had finished, or was no longer watched. The model is a logistic regression on a few thousand counts, so pure
+Python is fast enough.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Runs and turns of authors: read from a table or a stage, and replayed to see which batches some waits would have made.
+"""Runs and turns of authors, from a table or a stage, replayed to see which batches some waits would have made.
 
 A run is what one author wrote with nobody in between. A turn is a part of a run without a gap above `MAX_GAP_MS`.
 """

@@ -33,7 +33,7 @@ class Tuning:
     clock: Clock = system_clock
 
     def read(self, request: r.ReadTuning) -> Json:
-        """Return the counts of the last weeks by scope (`tenant/platform/agent`), and a sample of the turns if asked."""
+        """Return the counts of the last weeks by scope (`tenant/platform/agent`), and, if asked, a sample of turns."""
         since_ms = self.clock() - (request.weeks - 1) * 7 * DAY_MS
         sums = self.table.sums(since_ms=since_ms)
         scopes = sorted(sums.keys() - {STAGE}, key=lambda scope: -sums[scope]["batches"])
@@ -64,8 +64,9 @@ class Tuning:
         rules = self.rules.explain(example)["rules"]
         before = rules["silenceMs"]["value"]
         after = max(int(min(max(silence_ms, before / MAX_FACTOR), before * MAX_FACTOR)), MIN_SILENCE_MS)
-        # Unless a rule says how long doors wait, each door has the wait of its own channel, such as minutes for e-mail.
-        is_by_channel = platform == "custom" and rules["silenceMs"]["layer"] == "defaults"
+        # Unless a rule says how long they wait, doors and Twilio's channels differ, such as by minutes for e-mail.
+        is_ruled = rules["silenceMs"]["layer"].partition(",")[0] not in ("defaults", "platform")
+        is_by_channel = platform in ("custom", "twilio") and not is_ruled
         is_by_silence = (rules["wait"]["value"], rules["priority"]["value"]) == ("silence", "normal")
         if after == before or is_by_channel or not is_by_silence:
             return None

@@ -1177,11 +1177,16 @@ def test_a_run_stops_before_lambda_ends_it(desk: Desk) -> None:
     assert tune(desk) == []
 
 
-def test_a_door_for_mail_keeps_its_two_minutes_unless_a_rule_says_how_long_doors_wait(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("platform", "account", "silence_ms"), [("custom", "email:1", 120_000), ("twilio", "whatsapp:+1", 1_000)]
+)
+def test_a_channel_behind_a_platform_keeps_its_own_wait_unless_a_rule_sets_one_for_all(
+    platform: str, account: str, silence_ms: int, desk: Desk
+) -> None:
     desk.deployed = {}
-    count(desk, "acme/custom/")
+    count(desk, f"acme/{platform}/")
     assert tune(desk) == []
-    assert silence_of(desk, "acme/custom/email:1/u", agent=None) == 120_000
+    assert silence_of(desk, f"acme/{platform}/{account}/u", agent=None) == silence_ms
     desk.deployed = {"silenceMs": 2_000}
     assert len(tune(desk)) == 1
 
