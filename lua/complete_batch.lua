@@ -21,7 +21,7 @@
 -- ARGV[7]  start_id                str   names this call; a retry sends the same
 -- ARGV[8]  start_ms                int   lifetime of a start reservation
 -- ARGV[9]  horizon_ms              int   work due further ahead than this is left to the watchdog
--- ARGV[10] tail                    str   what the counts of the conversation's next batch need; '' = nothing
+-- ARGV[10] tail                    str   the unfinished turn, for the counts of the next batch; '' = not known
 -- Returns  {"COMPLETED", due_at_ms | -1, count, start} | {"STALE"}
 -- Repeat   returns COMPLETED again, with the same start reservation, until the next batch is completed
 -- Keeps    a newer batch: an old conversation processor cannot complete it

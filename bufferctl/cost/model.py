@@ -359,8 +359,8 @@ def _idle_pass(config: StageConfig, _traffic: Traffic) -> list[Line]:
 
 def _counts(_config: StageConfig, traffic: Traffic) -> list[Line]:
     minutes = min(traffic.batches, traffic.active_seconds / 60)
-    of_cells = min(minutes, traffic.batches / used("cell_batches"))
-    written = (minutes * used("count_writes") + of_cells * used("cell_writes")) / MILLION
+    turns = min(traffic.batches, HOURS * used("turns_an_hour"))
+    written = (minutes * used("count_writes") + turns * used("turn_writes")) / MILLION
     return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 
 

@@ -86,7 +86,7 @@ class Emission:
             self._queues.connect()
 
     def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
-        """Emit a batch, or dead-letter it. Return what the counts of the conversation's next batch need.
+        """Emit a batch, or dead-letter it. Return the conversation's unfinished turn.
 
         Raise SendFailed if the caller must try the batch again later.
         """

@@ -46,8 +46,8 @@ class GapCounts:
         self._lock = Lock()
 
     def add(self, conversation: str, taken: BatchTaken, messages: Sequence[Json], *, agent: str | None) -> str:
-        """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors. Return what the
-        counts of the conversation's next batch need."""
+        """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors. Return
+        the conversation's unfinished turn."""
         name = parse_conversation_id(conversation)
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
             return ""

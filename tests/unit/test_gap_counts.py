@@ -2,9 +2,8 @@
 
 import dataclasses
 import json
-import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -13,7 +12,6 @@ import pytest
 from fakeredis import FakeServer, FakeStrictRedis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from message_buffer.tuning.cells import WHOLE, Gap
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed
@@ -24,9 +22,10 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.tuning.counts import MAX_CELLS, MAX_SCOPES, MIN_CELLS, GapCounts, counts_of, gaps_of
+from message_buffer.tuning.counts import FOLDS, MAX_SCOPES, MAX_TURNS, GapCounts, counts_of, gaps_of
 from message_buffer.tuning.curve import BINS_MS, Counts, curve, field, going_on, mean_wait_ms
-from message_buffer.tuning.tuning_table import CELLS, COUNTS_KEPT_MS, TuningTable, week_of
+from message_buffer.tuning.tuning_table import COUNTS_KEPT_MS, TURNS, TuningTable, week_of
+from message_buffer.tuning.turns import Gap
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.fakes import valkey_lane as lane_of
@@ -47,7 +46,15 @@ class FakeTable(TuningTable):
         super().__init__("tuning")
         self.kept: dict[str, Counter[str]] = {}
         self.calls: list[str] = []
+        self.kept_turns: list[str] = []
         self.failures = 0
+        self.refuses_turns = False
+
+    def keep_turns(self, turns: Sequence[str], *, hour: int) -> None:
+        if self.refuses_turns:
+            raise SendFailed("keep turns: Throttling")
+        self.calls.append(TURNS)
+        self.kept_turns = [*turns]
 
     def add(self, scope: str, counts: Counts, *, now_ms: int) -> Counts:
         self.calls.append(scope)
@@ -95,10 +102,6 @@ class Scene:
             pending = self.engine.keys().get("{b0}:pending")
             next_ms = min(map(int, pending.pairs.values())) if pending else until_ms
             self.clock.advance(max(min(next_ms, until_ms) - self.clock(), 1))
-
-
-def half_of(conversation: str) -> str:
-    return f"*cells{crc32(conversation.encode()) % 2}"
 
 
 def engine_of_fakes() -> Engine:
@@ -280,7 +283,8 @@ def test_no_call_is_made_between_a_batch_and_its_event_and_one_a_scope_in_a_minu
     scene.bus.on_publish = lambda: made.append("publish")
     of_a_batch = ["take_batch", "publish", "complete_batch"]
     writes = ["*", "acme/whatsapp/"]
-    for after_ms, expected in ((0, of_a_batch + writes), (10_000, of_a_batch), (MINUTE_MS, of_a_batch + writes)):
+    later = [*of_a_batch, *writes, TURNS]
+    for after_ms, expected in ((0, of_a_batch + writes), (10_000, of_a_batch), (MINUTE_MS, later)):
         scene.pass_time(after_ms)
         scene.send()
         scene.clock.advance(5_000)
@@ -288,65 +292,6 @@ def test_no_call_is_made_between_a_batch_and_its_event_and_one_a_scope_in_a_minu
         made.clear()
         scene.processor.process(ANN, AMPLE)
         assert made == expected
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write cells even if there are few."""
-    monkeypatch.setattr("message_buffer.tuning.counts.MIN_CELLS", 1)
-
-
-@pytest.mark.usefixtures("at_once")
-def test_each_batch_leaves_what_the_next_one_needs(table: FakeTable) -> None:
-    scene = Scene(engine_of_fakes(), table)
-    for after_ms in (0, 2_500, 130_000, MINUTE_MS):
-        scene.pass_time(after_ms)
-        scene.send()
-    scene.pass_time(5_000)
-    assert sum(table.kept[half_of(ANN)].values()) == 3 * WHOLE, "the last message of three batches"
-    assert {name[0] for name in table.kept[half_of(ANN)]} == {"0", "1"}
-
-
-def test_a_write_waits_for_some_counters_of_cells(table: FakeTable, clock: ManualClock) -> None:
-    counts = counting(table, clock)
-    for number in range(MIN_CELLS):
-        assert half_of(ANN) not in table.calls
-        arrivals = (1_000, 3_000)
-        text = "x" * [1, 7, 15, 30, 60, 100, 200, 500][number % 8] + "?" * (number // 8)
-        counts.add(ANN, taken_of(*arrivals), messages_of(*arrivals, text=text), agent=None)
-        counts.write(lambda: True)
-        clock.advance(MINUTE_MS)
-    assert sum(table.kept[half_of(ANN)].values()) == MIN_CELLS * WHOLE
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_conversation_always_counts_in_the_same_half(table: FakeTable, clock: ManualClock) -> None:
-    for user in range(40):
-        conversation = f"acme/whatsapp/1065/{user}"
-        for _ in range(2):
-            counts = counting(table, clock)
-            count(counts, conversation=conversation)
-            counts.write(lambda: True)
-        assert table.calls[-5:-3] == [half_of(conversation), "acme/whatsapp/"]
-        assert table.calls[-2:] == [half_of(conversation), "acme/whatsapp/"]
-    assert {"*cells0", "*cells1"} < set(table.calls)
-
-
-def test_what_would_not_fit_into_a_write_is_not_learned_from(table: FakeTable, clock: ManualClock) -> None:
-    counts = counting(table, clock)
-    draw, tails = random.Random(1), []
-    for number in range(400):
-        texts = [
-            "x" * draw.choice((1, 7, 15, 30, 60, 100, 200, 500)) + draw.choice((" ", "?", ",", ")")) for _ in range(50)
-        ]
-        arrivals = sorted(number * 10**7 + draw.randrange(400_000) for _ in range(50))
-        messages = [message | {"text": text} for message, text in zip(messages_of(*arrivals), texts, strict=True)]
-        tails.append(counts.add(ANN, taken_of(*arrivals), messages, agent=None))
-    assert tails[0]
-    assert tails[-1] == ""
-    counts.write(lambda: True)
-    assert sum(len(f"#{name} :{name}, ") for name in table.kept[half_of(ANN)]) < 4_000
-    assert table.kept["*"]["batches"] == 400
 
 
 def test_a_failed_write_is_logged_and_keeps_the_counts(table: FakeTable, clock: ManualClock) -> None:
@@ -375,7 +320,7 @@ def test_a_write_ends_when_the_time_does_and_the_next_one_writes_the_rest(table:
     assert len(table.calls) == 3
     clock.advance(MINUTE_MS)
     counts.write(lambda: True)
-    assert {scope: sums["batches"] for scope, sums in table.kept.items() if "cells" not in scope} == {
+    assert {scope: sums["batches"] for scope, sums in table.kept.items()} == {
         "*": 5, **{f"acme/whatsapp/a{number}": 1 for number in range(5)},
     }  # fmt: skip
 
@@ -388,7 +333,7 @@ def test_few_scopes_are_counted_between_two_writes_and_all_batches_in_those_of_t
         for number in range(2 * MAX_SCOPES):
             count(counts, agent=f"a{number}")
         counts.write(lambda: True)
-        assert len(table.calls) == writes * (MAX_SCOPES - 1), "cells are a scope, too"
+        assert len(table.calls) == writes * MAX_SCOPES
         clock.advance(MINUTE_MS)
     assert table.kept["*"]["batches"] == 4 * MAX_SCOPES
 
@@ -407,7 +352,6 @@ def real(database: Any) -> TuningTable:
     return TuningTable("tuning")
 
 
-@pytest.mark.usefixtures("at_once")
 def test_the_counts_of_two_instances_add_up_and_each_week_has_its_own(
     real: TuningTable, clock: ManualClock, database: Any
 ) -> None:
@@ -417,9 +361,6 @@ def test_the_counts_of_two_instances_add_up_and_each_week_has_its_own(
     first.write(lambda: True)
     second.write(lambda: True)
     found = {each["scope"]["S"]: each for each in database.scan(TableName="tuning")["Items"]}
-    assert {each: number for each, number in found.pop(half_of(ANN)).items() if "N" in number and len(each) == 6} == {
-        "1000w1": {"N": str(3 * WHOLE)},
-    }  # fmt: skip
     assert found.keys() == {"*", "acme/whatsapp/"}
     expires = str((clock() + COUNTS_KEPT_MS) // 1_000)
     for item in found.values():
@@ -446,16 +387,81 @@ def test_a_week_is_named_as_iso_8601_does(date_ms: int, week: str) -> None:
 
 
 def test_the_sums_of_weeks_are_read_by_scope(real: TuningTable, clock: ManualClock) -> None:
-    real.add(CELLS[0], {"2305w2": 500, "0000r4": 1_000}, now_ms=clock())
+    real.add("a/b/", {"g05": 500, "c04": 1_000}, now_ms=clock())
     clock.advance(7 * DAY_MS)
-    real.add(CELLS[0], {"0000r4": 1_000, "b736r9": 1_000}, now_ms=clock())
-    real.add(CELLS[1], {"0000ra": 1_000}, now_ms=clock())
+    real.add("a/b/", {"c04": 1_000}, now_ms=clock())
+    real.add("*", {"batches": 1_000}, now_ms=clock())
+    real.keep_turns([":000 /"], hour=clock() // HOUR_MS)
     sums = real.sums(since_ms=clock() - 7 * DAY_MS)
-    assert sums == {CELLS[0]: {"2305w2": 500, "0000r4": 2_000, "b736r9": 1_000}, CELLS[1]: {"0000ra": 1_000}}
+    assert sums == {"a/b/": {"g05": 500, "c04": 2_000}, "*": {"batches": 1_000}}
+
+
+# -- the turns -----------------------------------------------------------------------------------------------
+
+
+def test_each_batch_leaves_its_turn_to_the_next_one(table: FakeTable) -> None:
+    scene = Scene(engine_of_fakes(), table)
+    for after_ms in (0, 2_500, 130_000, MINUTE_MS):
+        scene.pass_time(after_ms)
+        scene.send()
+    scene.pass_time(5_000)
+    fold = crc32(ANN.encode()) % FOLDS
+    assert table.kept_turns == [f"{fold} :103 25:103 /30", f"{fold} :103 /30"], "replies are assumed"
+
+
+def test_turns_are_written_again_when_there_are_a_quarter_more_and_each_hour_begins_anew(
+    table: FakeTable, clock: ManualClock
+) -> None:
+    counts, seen_turns = counting(table, clock), list[int]()
+    for number in range(1, 13):
+        count(counts, previous_at_ms=-50_000 * number)
+        counts.add(ANN, taken_of(1_000, 50_000), messages_of(1_000, 50_000), agent=None)
+        counts.write(lambda: True)
+        seen_turns.append(len(table.kept_turns))
+        clock.advance(MINUTE_MS)
+    assert seen_turns == [1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 11, 11]
+    clock.advance(HOUR_MS)
+    counts.add(ANN, taken_of(1_000, 50_000), messages_of(1_000, 50_000), agent=None)
+    counts.write(lambda: True)
+    assert len(table.kept_turns) == 1
+
+
+def test_a_stage_keeps_at_most_a_thousand_turns_of_an_hour(table: FakeTable, clock: ManualClock) -> None:
+    counts = counting(table, clock)
+    for _ in range(40):
+        arrivals = range(1_000, 50_000 * 50, 50_000)
+        counts.add(ANN, taken_of(*arrivals), messages_of(*arrivals), agent=None)
+    counts.write(lambda: True)
+    assert len(table.kept_turns) == MAX_TURNS
+
+
+def test_of_two_instances_the_larger_sample_is_kept_and_the_newest_hours_are_read_first(
+    real: TuningTable, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = clock() // HOUR_MS
+    for turns in (["1 :000 /"] * 2, ["2 :000 /"] * 3, ["3 :000 /"]):
+        real.keep_turns(turns, hour=hour)
+    real.keep_turns(["4 :000 /"], hour=hour - 1)
+    real.keep_turns(["5 :000 /"], hour=hour - 5 * 7 * 24)
+    since_ms = clock() - 3 * 7 * DAY_MS
+    assert sorted(real.turns(since_ms=since_ms)) == ["2 :000 /"] * 3 + ["4 :000 /"]
+    monkeypatch.setattr("message_buffer.tuning.tuning_table.MAX_TURNS_READ", 1)
+    assert len(real.turns(since_ms=since_ms)) < 4
+
+
+def test_turns_that_cannot_be_written_are_logged(table: FakeTable, clock: ManualClock) -> None:
+    telemetry = RecordedTelemetry()
+    counts = GapCounts(table, telemetry, clock=clock)
+    count(counts, previous_at_ms=-50_000)
+    counts.add(ANN, taken_of(1_000, 50_000), messages_of(1_000, 50_000), agent=None)
+    table.refuses_turns = True
+    counts.write(lambda: True)
+    assert table.kept_turns == []
+    assert telemetry.said("counts not written") == [{"reason": "keep turns: Throttling"}]
 
 
 def test_the_stage_has_all_batches_even_if_a_write_was_given_up_when_it_was_full(
-    table: FakeTable, clock: ManualClock, at_once: None
+    table: FakeTable, clock: ManualClock
 ) -> None:
     counts = counting(table, clock)
     for number in range(MAX_SCOPES):
@@ -466,37 +472,6 @@ def test_the_stage_has_all_batches_even_if_a_write_was_given_up_when_it_was_full
     count(counts)
     counts.write(lambda: True)
     assert table.kept["*"]["batches"] == MAX_SCOPES + 1
-    assert sum(table.kept[half_of(ANN)].values()) == WHOLE
-
-
-def test_cells_that_could_not_be_written_never_outgrow_a_write(table: FakeTable, clock: ManualClock) -> None:
-    counts = counting(table, clock)
-
-    def fill(seed: int) -> None:
-        draw = random.Random(seed)
-        for _ in range(40):
-            texts = ["x" * draw.choice((1, 7, 15, 30, 60, 100)) + draw.choice((" ", "?", ",", ")")) for _ in range(50)]
-            arrivals = sorted(draw.randrange(400_000) for _ in range(50))
-            messages = [each | {"text": text} for each, text in zip(messages_of(*arrivals), texts, strict=True)]
-            counts.add(ANN, taken_of(*arrivals), messages, agent=None)
-
-    add, sizes = table.add, list[int]()
-
-    def failing(scope: str, sums: Counts, *, now_ms: int) -> Counts:
-        if scope == half_of(ANN):
-            sizes.append(len(sums))
-            if len(sizes) == 1:
-                fill(2)  # another thread, meanwhile
-                raise SendFailed("add counts: Throttling")
-        return add(scope, sums, now_ms=now_ms)
-
-    table.add = failing  # type: ignore[assignment, method-assign]
-    fill(1)
-    for _ in range(2):
-        counts.write(lambda: True)
-        clock.advance(MINUTE_MS)
-    assert len(sizes) == 2
-    assert max(sizes) <= 2 * MAX_CELLS
 
 
 @pytest.mark.parametrize("rule", ["hold", "resume"])

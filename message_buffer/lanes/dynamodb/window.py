@@ -87,7 +87,7 @@ class Window(NamedTuple):
     noted: str = ""
     """The id of the newest message's note."""
     tail: str = ""
-    """What the counts of the next batch need."""
+    """The turn that the next batch may go on with (`tuning/turns.py`)."""
 
     @property
     def is_open(self) -> bool:
