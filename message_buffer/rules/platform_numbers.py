@@ -4,22 +4,17 @@ docs/rules.md#platforms has further sources, and says why the other channels hav
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 from message_buffer.rules.rules_and_defaults import RuleLayer
 
-_OF_CHANNELS: Mapping[str, RuleLayer] = {
+_NUMBERS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     # A carrier may deliver the parts of a long text as messages of their own, seconds apart.
-    "sms": RuleLayer(
-        name="platform, assumed: https://github.com/zabsalahid/serialport-gsm/issues/111", silence_ms=5_000
-    ),
+    "sms": ("https://github.com/zabsalahid/serialport-gsm/issues/111", {"silence_ms": 5_000}),
     # Each photo of an album is a message without the album's id. At 400 kbit/s, the upload of 200 KB takes 4 s.
-    "whatsapp": RuleLayer(
-        name="platform, assumed: https://github.com/tulir/whatsmeow/issues/1103", media_silence_ms=4_000
-    ),
+    "whatsapp": ("https://github.com/tulir/whatsmeow/issues/1103", {"media_silence_ms": 4_000}),
     # A series of mails comes within one or two minutes.
-    "email": RuleLayer(
-        name="platform, assumed: https://github.com/uzyn/aimx/issues/16", silence_ms=120_000, max_wait_ms=600_000
-    ),
+    "email": ("https://github.com/uzyn/aimx/issues/16", {"silence_ms": 120_000, "max_wait_ms": 600_000}),
 }
 
 
@@ -29,4 +24,11 @@ def numbers_of(platform: str, account: str) -> RuleLayer | None:
     channel, colon, _ = account.partition(":")
     if platform == "twilio" and not colon:
         channel = "sms"
-    return _OF_CHANNELS.get(channel if platform in ("twilio", "custom") else platform)
+    channel = channel if platform in ("twilio", "custom") else platform
+    return _layer_of(channel) if channel in _NUMBERS else None
+
+
+@cache  # and not made at the import, since the first layer that is made takes a part of a cold start
+def _layer_of(channel: str) -> RuleLayer:
+    source, numbers = _NUMBERS[channel]
+    return RuleLayer.model_validate({"name": f"platform, assumed: {source}", **numbers})
