@@ -539,8 +539,8 @@ def test_health_shows_how_many_authors_go_on_and_asks_only_while_it_is_shown(sce
         expect(rows).to_have_count(3, timeout=WITHIN_MS)
         cells = [rows.nth(number).locator("td").all_inner_texts() for number in range(3)]
         assert cells[0][:3] == ["acme", "whatsapp", "sales/north"]
-        assert re.fullmatch(r"\d\d % \(\d\d % to \d\d %\) of 1,200 turns", cells[0][3])
-        assert cells[2] == [HOSTILE[0], "telegram", "–", "40 turns, too few"]
+        assert re.fullmatch(r"\d\d % \(\d\d % to \d\d %\) of 1,200 batches", cells[0][3])
+        assert cells[2] == [HOSTILE[0], "telegram", "–", "40 batches, too few"]
         expect(page.get_by_text("bufferctl tune --tenant")).to_be_visible()
         view(page, "Live")
     assert sum(name == "tune.read" for name, _ in asked) == 1

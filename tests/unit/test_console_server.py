@@ -174,7 +174,7 @@ def test_why_and_the_doctor_only_read_and_the_doctor_keeps_its_report(monkeypatc
     assert (first["unread"], first, len(examined)) == ({"alarms": "no"}, second, 1)
 
 
-def test_authors_going_on_is_shown_for_the_scopes_with_most_turns_and_asked_for_once_a_minute(
+def test_authors_going_on_is_shown_for_the_scopes_with_most_batches_and_asked_for_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage, now = ImitatedStage(), 1_000_000
@@ -188,9 +188,9 @@ def test_authors_going_on_is_shown_for_the_scopes_with_most_turns_and_asked_for_
 
     first = read()
     assert first["scopes"][0] == {
-        "scope": "acme/whatsapp/sales", "turns": 300, "few": False, **going_on(many)._asdict()
+        "scope": "acme/whatsapp/sales", "batches": 300, "few": False, **going_on(many)._asdict()
     }  # fmt: skip
-    assert [(each["turns"], each["few"]) for each in first["scopes"][1:]] == [(299 - n, True) for n in range(19)]
+    assert [(each["batches"], each["few"]) for each in first["scopes"][1:]] == [(299 - n, True) for n in range(19)]
     now += 59_999
     assert (read(), len(stage.asked)) == (first, 1)
     now += 1

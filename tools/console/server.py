@@ -210,12 +210,12 @@ class _Answers:
         return self._report
 
     def tune(self, _wish: _Wish) -> Json:
-        """Return how often authors go on, by scope, or that its turns are too few. It is at most a minute old."""
+        """Return how often authors go on, by scope, or that its batches are too few. It is at most a minute old."""
         if now_ms() - self._going_on["at"] >= MS_BETWEEN_REPORTS:
-            # The stage names the scopes with the most turns first.
+            # The stage names the scopes with the most batches first.
             counted = list(self._parts.stage.ask("tune.read", weeks=4)["scopes"].items())[:MAX_SCOPES_SHOWN]
             rows = [
-                {"scope": scope, "turns": (n := each["batches"]), "few": n < MIN_BATCHES, **going_on(each)._asdict()}
+                {"scope": scope, "batches": (n := each["batches"]), "few": n < MIN_BATCHES, **going_on(each)._asdict()}
                 for scope, each in counted
             ]
             self._going_on = {"at": now_ms(), "scopes": rows}

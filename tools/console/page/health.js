@@ -103,17 +103,17 @@ function Bars({ title, counts }) {
 
 function GoingOn({ report }) {
   useReport("tune");
-  const rows = report?.scopes?.map(({ scope, turns, few, share, low, high }) => {
+  const rows = report?.scopes?.map(({ scope, batches, few, share, low, high }) => {
     const { tenant, platform, account: agent } = partsOf(scope);
-    const rate = few ? `${turns} turns, too few` : `${percent(share)} (${percent(low)} to ${percent(high)}) of ${turns.toLocaleString()} turns`;
+    const rate = few ? `${batches} batches, too few` : `${percent(share)} (${percent(low)} to ${percent(high)}) of ${batches.toLocaleString()} batches`;
     return { key: scope, cells: [tenant, platform, agent || "–", rate] };
   });
   return html`<section><h2>Going on</h2>
     <p>The share of batches after which the author wrote again within 8 s and before an answer, with its 95 % interval. A longer wait cuts fewer
-      ${" "}turns: <code>bufferctl tune --tenant …</code> recommends one.</p>
+      ${" "}batches: <code>bufferctl tune --tenant …</code> recommends one.</p>
     ${report?.problem && html`<p class="problem">${report.problem}</p>`}
-    ${rows ? html`<${Table} name="Going on" heads=${["Tenant", "Platform", "Agent", "Goes on"]} rows=${rows} empty="No turns were counted." />
-      <p class="empty">At most 20 rows, those with the most turns of the last 4 weeks.</p>` : !report?.problem && html`<p class="empty">Looking …</p>`}</section>`;
+    ${rows ? html`<${Table} name="Going on" heads=${["Tenant", "Platform", "Agent", "Goes on"]} rows=${rows} empty="No batches were counted." />
+      <p class="empty">At most 20 rows, those with the most batches of the last 4 weeks.</p>` : !report?.problem && html`<p class="empty">Looking …</p>`}</section>`;
 }
 
 const percent = (share) => `${Math.round(100 * share)} %`;
