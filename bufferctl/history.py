@@ -1,7 +1,7 @@
 """Replays a recorded history by the formula of the due time, and counts its gaps as an emitter would.
 
-A line of a history is `{"conversation": "c1", "at": 1700000000000, "from": "customer" | "us"}`, with a `text`, on
-which only a learned wait depends, or without. `at` is in milliseconds, or a time in ISO 8601.
+A line of a history is `{"conversation": "c1", "at": 1700000000000, "from": "customer" | "us"}`. `at` is in
+milliseconds, or a time in ISO 8601. Only a learned wait also needs the `text`.
 """
 
 import json
@@ -62,7 +62,7 @@ def read_rules(rules: Any) -> Rules:
 
 
 def replay(lines: Iterable[Line], rules: Rules) -> list[Batch]:
-    """Return the batches of one conversation if each were emitted when it is due. Our lines do not change them."""
+    """Return the batches of one conversation if each were emitted when it is due. Our own lines are ignored."""
     batches: list[Batch] = []
     facts: Facts | None = None
     last_at_ms, last = None, 0
@@ -105,7 +105,7 @@ def measure(history: History, rules: Rules) -> tuple[Counts, dict[str, float]]:
 
 
 def _gap(line: Line, after: Line | None) -> str:
-    """Return the counter of the gap after a customer's line, which a line of ours censors."""
+    """Return the counter of the gap after a customer's line. A line of ours censors it."""
     gap_ms = after.at_ms - line.at_ms if after else BINS_MS[-1] + 1
     if gap_ms > BINS_MS[-1]:
         return field("c", BINS_MS[-1])

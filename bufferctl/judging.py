@@ -52,8 +52,8 @@ class Replayed(NamedTuple):
 
 
 def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -> tuple[Model, Judged]:
-    """Return a model with this mean wait or that of today, trained on the turns that `tune.read` returns or on a table
-    of turns, and how it does on turns that it was not trained on. Raise Failed if there are too few."""
+    """Train a model with this mean wait, or today's, on a table of turns or on those that `tune.read` returned. Return
+    it, and how it does on other turns of the stage. Raise Failed if the stage kept too few."""
     runs = [*map(run_of, read["turns"])]
     halves = [[run for run in runs if run.fold % 2 == half] for half in (0, 1)]
     if len(runs) < MIN_TURNS or not all(halves):
@@ -77,7 +77,7 @@ def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -
 
 
 def judge(parts: Sequence[tuple[Sequence[Run], Model]]) -> Judged:
-    """Return what the models do on these runs, each of which is one turn."""
+    """Judge each model on its own part of the runs. Each run is one turn."""
     folds = []
     for runs, model in parts:
         by_fold: dict[int, list[Run]] = defaultdict(list)
@@ -108,7 +108,7 @@ def _replayed(runs: Sequence[Run], model: Model) -> Replayed:
 
 
 def _shares(folds: Sequence[Replayed]) -> tuple[float, float, float]:
-    """Return the mean wait, and which shares the learned wait and one wait with this mean cut."""
+    """Return the mean learned wait, the share that the learned waits cut, and the share that one such wait cuts."""
     mean_ms = sum(each.waited_ms for each in folds) / sum(each.turns for each in folds)
     of_several = max(sum(len(each.longest_ms) for each in folds), 1)
     cut = sum(len(each.longest_ms) - bisect_right(each.longest_ms, mean_ms) for each in folds)
@@ -116,5 +116,5 @@ def _shares(folds: Sequence[Replayed]) -> tuple[float, float, float]:
 
 
 def rounded(model: Model) -> Model:
-    """Return the model with the digits that matter, and within the bounds of the rule."""
+    """Return the model with three decimals, each number within the bounds of the rule."""
     return tuple(round(min(max(each, -30.0), 30.0), 3) for each in model)

@@ -1,7 +1,7 @@
-"""Train the learned wait: from turns to the numbers of a model, and its price.
+"""Trains the model of the learned wait on turns, and finds its price.
 
 Turns are reduced to counts. For each combination of binned features they say how often an author went on in each span
-of time, had finished, or was no longer watched. The model is a logistic regression on a few thousand counts, so pure
+of time, had finished, or was answered first. The model is a logistic regression on a few thousand counts, so pure
 Python is fast enough.
 """
 
@@ -96,8 +96,8 @@ def learn(
     waits_s: Sequence[int] = WAITS_S,
     knows_answers: bool = True,
 ) -> Model:
-    """Return the model whose waits cut the fewest of these turns at this mean wait. The waits of one round weigh the
-    gaps of the next. Unless `knows_answers`, a first message waits equally long, however soon after a batch."""
+    """Return the model whose waits cut the fewest of these turns, with at most this mean. Each round weighs the gaps
+    by the waits of the one before. Unless `knows_answers`, ignore whether a first message came soon after a batch."""
 
     def counted(waits_of_message: WaitsOf | None = None) -> Counts:
         counts = counts_of(runs, waits_of_message)
@@ -113,7 +113,7 @@ def learn(
 
 
 def waits_of(model: Model, message: Seen, waits_s: Sequence[int] = WAITS_S) -> list[int]:
-    """Return the message's waits by place. Each is one of the given ones."""
+    """Return the message's wait at each place. Each is one of `waits_s`."""
     price = math.exp(model[-1])
     return [best_wait_ms(hazards(model, place, message), price, waits_s) for place in range(PLACES)]
 
@@ -149,7 +149,7 @@ def finished_of(count: Count, hazard: Sequence[float]) -> float:
 
 
 def lowest_price(is_too_long: Callable[[float], bool]) -> tuple[float, float]:
-    """Return the highest price at which waits are too long and the lowest at which they are not, 1 % apart."""
+    """Return two prices, 1 % apart. At the lower one waits are too long, at the higher one they are not."""
     low, high = 1e-4, 1.0
     while high / low > 1.01:
         middle = math.sqrt(low * high)

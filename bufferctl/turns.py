@@ -75,7 +75,7 @@ def _run(rows: list[tuple[str, ...]]) -> Run:
 
 
 def run_of(turn: str) -> Run:
-    """Return a turn of a stage, whose form `message_buffer/tuning/turns.py` describes, as a run."""
+    """Return the run of a stored turn: its fold, then what `message_buffer/tuning/turns.py` describes."""
     fold, *messages, end = turn.split()
     gaps, features = zip(*(each.split(":") for each in messages), strict=True)
     before = [int(gap) * 100 if gap else None for gap in gaps]
@@ -84,7 +84,7 @@ def run_of(turn: str) -> Run:
 
 
 def replay(run: Run, waits_of_message: WaitsOf) -> list[tuple[int, int]]:
-    """Return each message's place and wait, if batches leave after these waits."""
+    """Return each message's place and wait, if each batch ends when a gap exceeds its wait."""
     found: list[tuple[int, int]] = []
     count, wait_ms = 0, 0
     for message, gap_ms, _ in run.fragments:
@@ -96,7 +96,7 @@ def replay(run: Run, waits_of_message: WaitsOf) -> list[tuple[int, int]]:
 
 
 def turns_of(run: Run, waits_ms: Iterable[float]) -> Iterator[tuple[list[float], float]]:
-    """Yield for each turn by how much the gaps inside it exceed their waits, and the wait of its last message."""
+    """Yield for each turn the gaps inside it, each minus its wait, and the wait after its last message."""
     excess_ms: list[float] = []
     for (_, _, gap_ms), wait_ms in zip(run.fragments, waits_ms, strict=True):
         if gap_ms is not None and gap_ms <= MAX_GAP_MS:

@@ -91,8 +91,8 @@ def tune(  # noqa: PLR0913 - an option for each choice
 
 
 def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | None, *, tenant: str | None) -> Shown:
-    """Show what the learned wait would cut. Let it decide for a tenant, if one is named and if it cuts less than one
-    wait with the same mean. Without a mean wait, take that of today."""
+    """Show what the learned wait would cut, at this mean wait or today's. If a tenant is named, switch it on there, or
+    raise Failed if it may not cut less than one wait with the same mean."""
     model, judged = learn_and_judge(read, mean_wait_ms, turns)
     mean = _seconds(round(judged.mean_wait_ms))
     waits = (("learned", judged.share_learned), ("one for all", judged.share_fixed))

@@ -187,8 +187,8 @@ def update_belongs(
 
 
 def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
-    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, its
-    trace, and the steps after its batch."""
+    """Encode the message with its agent, queue and trace, and the steps after silence. Rules of the bus can route its
+    batch by the agent."""
     found = {**route, "idle_after_ms": rules.idle_after_ms or None}
     known = {name: value for name, value in found.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
@@ -213,8 +213,8 @@ def _prepare_reply(reply: Reply, book: RuleBook, aliases: Aliases | None) -> Pre
 def noted_replies(
     intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool
 ) -> Iterator[tuple[str, int, bool]]:
-    """Yield (conversation, time, True if the rules have `idleAfterMs`) of the intake's replies, oldest first. Without
-    `notes_all`, yield only those with that rule, and ask for no other aliases."""
+    """Yield (conversation, time, whether the rules have `idleAfterMs`) for each reply, oldest first. Unless
+    `notes_all`, skip replies without that rule, and do not look up their aliases."""
     for reply in sorted([*intake.sent, *intake.human_replies], key=lambda each: each.at_ms):
         found = reply_belongs(reply, book, None)
         if found and (notes_all or book.for_conversation(*found).rules.idle_after_ms):

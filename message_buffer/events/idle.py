@@ -57,14 +57,14 @@ class IdleTable(TakeoversTable):
         self._update("begin steps", key_of(conversation), do, values, only_if=only_if)
 
     def is_used(self, now_ms: int) -> bool:
-        """Return whether any conversation of the stage waits for a step, as it was at most 30 s ago."""
+        """Return whether a conversation of the stage waits for a step. The answer may be 30 s old."""
         if not 0 <= now_ms - self._looked_at_ms < 30 * SECOND_MS:
             self._looked_at_ms = now_ms
             self._is_used = any(self._due(NO_END_MS))
         return self._is_used
 
     def note_reply(self, conversation: str, *, at_ms: int) -> None:
-        """Count the next step from this reply, if it is later than all before."""
+        """Measure the next step's time from this reply, unless a later reply or batch has come."""
         self._update("note reply", key_of(conversation), "SET #since = :at", {"at": at_ms}, only_if="#since < :at")
 
     def end_steps(self, conversation: str, *, upto_ms: int = NO_END_MS) -> None:
@@ -72,7 +72,7 @@ class IdleTable(TakeoversTable):
         self._update("end steps", key_of(conversation), "REMOVE #at", {"upto": upto_ms}, only_if="#last <= :upto")
 
     def undo_steps(self, conversation: str, *, last_at_ms: int) -> None:
-        """Take back the steps after a batch that nobody got. If it is redriven, they begin."""
+        """Undo `begin_steps` for a batch that becomes a dead letter. A redrive begins the steps again."""
         do, values = "SET #last = :none REMOVE #at", {"none": 0, "last": last_at_ms}
         self._update("undo steps", key_of(conversation), do, values, only_if="#last = :last")
 
@@ -104,7 +104,7 @@ class IdleTable(TakeoversTable):
             yield text(each, "conversation")
 
     def _reached(self, name: str, lanes: Sequence[Peeks], until_ms: int) -> Item | None:
-        """Return the conversation's item if its step is reached. If the steps have ended, or count anew, store that."""
+        """Return the conversation's item if its step is due. Store a later time of the step, or the steps' end."""
         item = self._get("read steps", key_of(name))
         if "at" not in item:
             return None  # the index lags behind the table

@@ -63,7 +63,7 @@ def place_of(count: int, gap_ms: float | None) -> int:
 
 @lru_cache(maxsize=4096)
 def packed_waits(model: Model, message: Seen) -> str:
-    """Return the message's waits by place, as a text in which each has five digits, so that a script can pick one."""
+    """Return the message's wait at each place, in five digits each, as one text from which a script can pick one."""
     waits = (best_wait_ms(hazards(model, place, message), math.exp(model[-1])) for place in range(PLACES))
     return "".join(f"{wait_ms:0{DIGITS}}" for wait_ms in waits)
 
@@ -90,7 +90,7 @@ def features(place: int, message: Seen) -> tuple[list[float], list[float]]:
 
 
 def best_wait_ms(hazard: list[float], price: float, waits_s: Sequence[int] = WAITS_S) -> int:
-    """Return the one of these waits, which are edges, that joins the most, less the price of waiting."""
+    """Return the best of these waits, which are edges: the share that it joins, less the price of waiting."""
     # Hazards rise and then fall, so compare all waits, and not only the first one where the gain stops growing.
     silent = list(accumulate(hazard, lambda still, goes_on: still * (1 - goes_on), initial=1.0))
     # Only an author who has finished waits in vain, so the price counts in proportion to his chance.

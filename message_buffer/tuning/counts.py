@@ -1,7 +1,7 @@
 """Counts how long authors are silent before they go on, for the stage and by tenant, platform and agent.
 
 The counts are numbers. They contain no conversation, and nothing that people wrote. An instance sums them, and writes
-them at most once a minute, with a sample of the turns. What it has not written when Lambda ends it is lost.
+them at most once a minute, with a sample of the turns. What it has not written is lost when Lambda ends it.
 """
 
 from collections import Counter

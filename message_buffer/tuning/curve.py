@@ -65,7 +65,7 @@ def going_on(counts: Counts) -> Rate:
 
 
 def curve(counts: Counts) -> dict[int, Rate]:
-    """Return the share of the batches that is cut, by the silence that all of them would wait for. That silence is
+    """Return for each silence the share of the batches that is cut if all of them wait for it. The silence is then
     also their mean wait after the last message."""
     life_table = _life_table(counts)
     return {ms: _cut_at(ms, life_table) for ms in BINS_MS if ms <= WITHIN_MS}
@@ -117,7 +117,7 @@ def _life_table(counts: Counts) -> list[_Bin]:
 
 
 def _cut_at(silence_ms: float, life_table: list[_Bin]) -> Rate:
-    """Return the share of the gaps longer than this silence that end within `WITHIN_MS`, with Greenwood's interval."""
+    """Return the chance that a gap longer than this silence ends within `WITHIN_MS`, with Greenwood's interval."""
     lasting, variance = 1.0, 0.0
     for above_ms, edge_ms, watched, ended in life_table:
         part = min(max((edge_ms - silence_ms) / (edge_ms - above_ms), 0), 1)

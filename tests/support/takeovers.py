@@ -1,6 +1,6 @@
 """The table of takeovers in memory. `test_takeovers_table.py` runs its tests on this table and on the real one.
 
-Of the steps after a customer's silence it records only the calls. `test_idle.py` tests them on the real table.
+It only records the calls about the steps after a customer's silence. `test_idle.py` tests these on the real table.
 """
 
 from collections import Counter

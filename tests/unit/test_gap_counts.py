@@ -66,7 +66,7 @@ class FakeTable(TuningTable):
 
 
 class Scene:
-    """A Valkey lane with a processor, whose emission counts gaps."""
+    """A Valkey lane, and a processor that counts the gaps of its batches."""
 
     def __init__(self, engine: Engine, table: TuningTable) -> None:
         self.engine, self.clock = engine, engine.clock
@@ -124,13 +124,13 @@ ACTS = st.lists(st.builds(Act, AFTER_MS, st.sampled_from(("write",) * 5 + ("repl
 
 
 def bins(kind: str, gaps_ms: list[int]) -> Counter[str]:
-    """Count by a search through the edges."""
+    """Count the gaps by bin, with a linear search."""
     return Counter(f"{kind}{next(n for n, edge in enumerate(BINS_MS) if gap <= edge):02}" for gap in gaps_ms)
 
 
 def replayed(events: list[Json], sent: dict[str, int], replies: list[tuple[int, int]]) -> Counter[str]:
-    """Return what must be counted of these events. `replies` are the times of replies, each with the number of batches
-    that had been taken."""
+    """Return the expected counts of these events. Each of `replies` is a time, and how many batches had been taken
+    by then."""
     went_on, censored, waits, resolved = list[int](), list[int](), list[int](), 0
     ends = [0, *(sent[event["messages"][-1]["id"]] for event in events)]
     for number, event in enumerate(events, start=1):

@@ -265,7 +265,7 @@ def require_no_false_step(records: list[Record]) -> None:
 
 
 def require_the_last_steps(scene: Scene, *, is_exact: bool) -> None:
-    """If nothing has ended the steps after the last message, each of them was published, near its time."""
+    """Require that each step after the last message came near its time, unless something ended them."""
     arrivals = [each.at_ms for each in scene.records if each.what == "message"]
     batches = [each for each in scene.records if each.what == "messages.batch.ready"]
     batches = [each for each in batches if each.event["metadata"]["lastMessageAt"] >= max(arrivals, default=0)]

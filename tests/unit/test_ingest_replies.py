@@ -44,7 +44,7 @@ def take(engine: Engine, conversation: str) -> BatchTaken:
 
 
 def had_a_batch(scene: Scene, conversation: str) -> int:
-    """Let the conversation have a batch. Return the time, a little later."""
+    """Emit a batch of the conversation. Return the time 1 s later."""
     scene.engine.send(conversation, "m1")
     scene.engine.clock.advance(10_000)
     taken = take(scene.engine, conversation)

@@ -1,4 +1,4 @@
-"""The turns for the learned wait: what emitters keep batch by batch is what the whole history shows."""
+"""The turns for the learned wait are the same, whether they are kept batch by batch or all at once."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -186,7 +186,7 @@ def turns_of(*kinds: tuple[int, str]) -> list[str]:
 
 
 def some_turns(turns: int) -> list[str]:
-    """Return turns of which 80 % of those without a mark at the end go on after 5 s, and others do not."""
+    """Return turns. Half are a single question. Of the others, 80 % go on after 5 s."""
     return turns_of((turns * 2 // 5, ":000 50:020 /"), (turns // 10, ":000 /"), (turns // 2, ":020 /"))
 
 
@@ -274,7 +274,7 @@ def test_a_tenant_does_not_wait_by_a_model_that_finds_nothing(aws: FakeAws, caps
 def test_no_model_is_made_if_hardly_anybody_was_watched_to_the_end(
     aws: FakeAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All who were watched for 11 s went on, so to a model nobody has finished, and the longest wait costs nothing."""
+    """All authors who were watched for 11 s went on. So a model sees none finish, and long waits cost nothing."""
     early = [(800, ":000 25:000 /70"), (400, ":000 /70"), (20, ":000 100:000 /70")]
     aws.answer("tune.read", read_with(turns_of(*early)))
     assert run("--switch-on", "acme", "--mean-wait", "4s") == 1
@@ -323,7 +323,7 @@ def test_a_model_that_is_switched_on_also_cuts_less_of_later_turns() -> None:
 
 
 def test_the_interval_contains_the_truth_as_often_as_it_says() -> None:
-    """Of the turns, 60 % have a gap of 5 s, which only a wait of 6 s joins, and the others one of 2 s."""
+    """In 60 % of the turns only the learned wait joins the gap, and in the others only the fixed one."""
     kinds, inside = (":000 50:000 /", ":020 20:020 /"), 0
     for seed in range(100):
         draw = random.Random(seed)

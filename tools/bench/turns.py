@@ -1,13 +1,13 @@
 """Measure which turns a wait cuts: `python -m tools.bench.turns TABLE… [--quick]`, for tables of turns of public chats.
 
 A turn is what one author writes with nobody in between and no gap above 30 s. It is cut if a wait inside it is shorter
-than the gap that follows. Its wait is that after its last message. Waits of all kinds are compared at the same mean.
+than the gap that follows. A turn's wait is the one after its last message. All kinds are compared at the same mean.
 
 - fixed: one wait.
-- rhythm: the mean of the author's gaps and some deviations. An author's earlier gaps are known to it. Its longest wait
-  is chosen for the mean wait, and the better of 4 and 0.1 deviations is shown.
-- learned: a model for each fifth of the folds, trained on the others. The price is chosen for the mean wait, which
-  needs no knowledge of what was cut. Between two prices the waits of both are mixed.
+- rhythm: the mean of the author's gaps, earlier ones included, plus some deviations. The longest wait is chosen so
+  that the mean fits. The better of 4 and 0.1 deviations is shown.
+- learned: a model for each fifth of the folds, trained on the others. The price is chosen so that the mean fits,
+  without a look at what was cut. If no price fits exactly, the results of the two nearest are mixed.
 - learned elsewhere: a model that was trained on the other corpora.
 """
 
@@ -96,7 +96,7 @@ def at_mean(play: Callable[[float], Tallies], mean_ms: float) -> Tallies:
 
 
 def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], asked: Asked) -> Tallies:
-    """Return the tallies of `runs`, in which each part waits as its model says, at one price for all."""
+    """Return the tallies of `runs` at one price. `models` has each part of the runs with its model."""
     messages = {fragment.message for run in runs for fragment in run.fragments}
     parts = [
         (of_part, {each: [hazards(model, at, each) for at in range(PLACES)] for each in messages})
@@ -117,7 +117,7 @@ def learned(runs: Sequence[Run], models: Sequence[tuple[Sequence[Run], Model]], 
 
 
 def rhythm(runs: Sequence[Run], asked: Asked, deviations: float) -> Tallies:
-    """Return the tallies of waits by rhythm, whose longest wait is chosen for the mean wait."""
+    """Return the tallies of waits by rhythm. The longest wait is chosen so that the mean fits."""
 
     min_ms, max_ms = (asked.waits_s[at] * SECOND_MS for at in (0, -1))
 

@@ -171,8 +171,8 @@ Update = Incoming | Change | Failed
 
 
 class Reply(NamedTuple):
-    """A message that a human agent typed or, if `app` is set, may have typed, or that no human agent typed if it is in
-    `Intake.sent`. Its text is not kept."""
+    """A message of the business. In `Intake.sent`, no human agent typed it. In `human_replies`, one did or, if `app` is
+    set, may have. Its text is not kept."""
 
     conversation: ConversationId
     id: str

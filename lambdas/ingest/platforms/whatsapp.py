@@ -174,7 +174,7 @@ def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> Reply
 
 
 def _read_status(status: Fields, contact: Fields, account: str, at_ms: int, *, sent: list[Reply]) -> Failed | str:
-    """Read the status of a message of the business. Only a failure is more than counted, and a message in `sent`."""
+    """Return a failed delivery, or the name under which to count the status. Add a message that was sent to `sent`."""
     kind, is_group = status.get("status"), status.get("recipient_type") == "group"
     if kind not in ("sent", "failed") or (kind == "sent" and is_group):
         return "status"
