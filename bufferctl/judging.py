@@ -4,6 +4,7 @@ Each half of the conversations is judged by a model that was trained on the othe
 it is shorter than the gap that follows. The learned wait is compared with one wait for all that has the same mean.
 """
 
+import math
 import random
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -22,6 +23,8 @@ from message_buffer.tuning.curve import mean_wait_ms as today_ms
 
 # Fewer turns decide nothing.
 MIN_TURNS = 1_000
+# Nor do the turns of fewer folds of conversations: an interval by few resampled folds is too narrow.
+MIN_FOLDS = 10
 RESAMPLES = 1_000
 # The logarithm of a price at which waits are still too long, so that none was found.
 HIGHEST_PRICE = 0.0
@@ -89,8 +92,8 @@ def judge(parts: Sequence[tuple[Sequence[Run], Model]]) -> Judged:
     drawn = (_shares(draw.choices(folds, k=len(folds))) for _ in range(RESAMPLES))
     gains = sorted(by_one - by_model for _, by_model, by_one in drawn)
     low, high = gains[RESAMPLES // 40], gains[-RESAMPLES // 40]
-    # A few turns of several messages say nothing, even if they agree.
-    if sum(len(each.longest_ms) for each in folds) < MIN_WATCHED:
+    # A few turns of several messages say nothing, even if they agree. Nor do those of a few conversations.
+    if sum(len(each.longest_ms) for each in folds) < MIN_WATCHED or len(folds) < MIN_FOLDS:
         low, high = -1.0, 1.0
     return Judged(sum(each.turns for each in folds), mean_ms, learned, fixed, Rate(fixed - learned, low, high))
 
@@ -111,7 +114,9 @@ def _shares(folds: Sequence[Replayed]) -> tuple[float, float, float]:
     """Return the mean wait, and which shares the learned wait and one wait with this mean cut."""
     mean_ms = sum(each.waited_ms for each in folds) / sum(each.turns for each in folds)
     of_several = max(sum(len(each.longest_ms) for each in folds), 1)
-    cut = sum(len(each.longest_ms) - bisect_right(each.longest_ms, mean_ms) for each in folds)
+    # Gaps are kept in tenths of a second, rounded up. Unless the mean is, too, it cuts gaps that it would have joined.
+    one_ms = math.ceil(mean_ms / 100) * 100
+    cut = sum(len(each.longest_ms) - bisect_right(each.longest_ms, one_ms) for each in folds)
     return mean_ms, sum(each.cut for each in folds) / of_several, cut / of_several
 
 

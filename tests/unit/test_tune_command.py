@@ -299,6 +299,22 @@ def test_a_few_turns_do_not_switch_a_tenant_on(aws: FakeAws, capsys: pytest.Capt
     assert run("--switch-on", "acme", "--mean-wait", "2s") == 0
 
 
+def test_a_few_conversations_do_not_switch_a_tenant_on_however_many_turns_they_have(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folds, accepted in ((9, 1), (10, 0)):
+        aws.answer("tune.read", read_with([turn for turn in some_turns(10_000) if int(turn.split()[0]) < folds]))
+        assert run("--switch-on", "acme", "--mean-wait", "2s") == accepted
+    assert "may not cut less" in capsys.readouterr().err
+
+
+def test_one_wait_joins_the_gaps_that_are_kept_as_the_next_tenth_of_a_second() -> None:
+    """The waits are 6 s and 1 s, 1.05 s on average. So a gap of 1.04 s, which is kept as 1.1 s, is not cut."""
+    runs = [run_of(f"{number % 50} {':000 11:000 /' if number == 7 else ':020 /'}") for number in range(100)]
+    judged = judge([(runs, tuple(MODEL))])
+    assert (judged.mean_wait_ms, judged.share_fixed) == (1_050, 0)
+
+
 def turns_of_chance(draw: random.Random, number: int) -> list[Run]:
     """Return turns in which nothing that a message shows predicts whether its author goes on."""
     turns = []
