@@ -4,6 +4,7 @@ Each half of the conversations is judged by a model that was trained on the othe
 it is shorter than the gap that follows. The learned wait is compared with one wait for all that has the same mean.
 """
 
+import math
 import random
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -22,6 +23,8 @@ from message_buffer.tuning.curve import mean_wait_ms as today_ms
 
 # Fewer turns decide nothing.
 MIN_TURNS = 1_000
+# Nor do the turns of fewer folds of conversations: an interval by few resampled folds is too narrow.
+MIN_FOLDS = 10
 RESAMPLES = 1_000
 # The logarithm of a price at which waits are still too long, so that none was found.
 HIGHEST_PRICE = 0.0
@@ -37,6 +40,8 @@ class Judged(NamedTuple):
     """The share that one wait for all, with the same mean, cuts."""
     gain: Rate
     """By how much the first share is smaller, with the 95 % interval."""
+    more_batches: int
+    """How many more batches the learned wait makes of these turns. It may cut fewer turns, but those more often."""
 
 
 class Replayed(NamedTuple):
@@ -49,6 +54,9 @@ class Replayed(NamedTuple):
     """How many turns the learned waits cut."""
     longest_ms: list[float]
     """The longest gap inside each turn of several messages, in rising order."""
+    cut_gaps: int
+    gaps_ms: list[float]
+    """All gaps, in rising order."""
 
 
 def learn_and_judge(read: Json, mean_wait_ms: float | None, file: Path | None) -> tuple[Model, Judged]:
@@ -85,34 +93,44 @@ def judge(parts: Sequence[tuple[Sequence[Run], Model]]) -> Judged:
             by_fold[run.fold].append(run)
         folds += [_replayed(each, model) for each in by_fold.values()]
     mean_ms, learned, fixed = _shares(folds)
+    more_batches = sum(each.cut_gaps - _longer(each.gaps_ms, mean_ms) for each in folds)
     draw = random.Random(1)  # so that the same turns have the same interval
     drawn = (_shares(draw.choices(folds, k=len(folds))) for _ in range(RESAMPLES))
     gains = sorted(by_one - by_model for _, by_model, by_one in drawn)
     low, high = gains[RESAMPLES // 40], gains[-RESAMPLES // 40]
-    # A few turns of several messages say nothing, even if they agree.
-    if sum(len(each.longest_ms) for each in folds) < MIN_WATCHED:
+    # A few turns of several messages say nothing, even if they agree. Nor do those of a few conversations.
+    if sum(len(each.longest_ms) for each in folds) < MIN_WATCHED or len(folds) < MIN_FOLDS:
         low, high = -1.0, 1.0
-    return Judged(sum(each.turns for each in folds), mean_ms, learned, fixed, Rate(fixed - learned, low, high))
+    gain = Rate(fixed - learned, low, high)
+    return Judged(sum(each.turns for each in folds), mean_ms, learned, fixed, gain, more_batches)
 
 
 def _replayed(runs: Sequence[Run], model: Model) -> Replayed:
     waits_of_message = cache(lambda message: waits_of(model, message))
-    waited_ms, cut, longest = 0, 0, list[float]()
+    waited_ms, cut, longest, cut_gaps, every = 0, 0, list[float](), 0, list[float]()
     for run in runs:
         waits_ms = [wait_ms for _, wait_ms in replay(run, waits_of_message)]
         gaps_ms = [each.gap_after_ms or 0 for each in run.fragments[:-1]]
         waited_ms += waits_ms[-1]
-        cut += any(gap_ms > wait_ms for gap_ms, wait_ms in zip(gaps_ms, waits_ms, strict=False))
+        cuts = sum(gap_ms > wait_ms for gap_ms, wait_ms in zip(gaps_ms, waits_ms, strict=False))
+        cut, cut_gaps = cut + (cuts > 0), cut_gaps + cuts
         longest += [max(gaps_ms)] if gaps_ms else []
-    return Replayed(len(runs), waited_ms, cut, sorted(longest))
+        every += gaps_ms
+    return Replayed(len(runs), waited_ms, cut, sorted(longest), cut_gaps, sorted(every))
 
 
 def _shares(folds: Sequence[Replayed]) -> tuple[float, float, float]:
     """Return the mean learned wait, the share that the learned waits cut, and the share that one such wait cuts."""
     mean_ms = sum(each.waited_ms for each in folds) / sum(each.turns for each in folds)
     of_several = max(sum(len(each.longest_ms) for each in folds), 1)
-    cut = sum(len(each.longest_ms) - bisect_right(each.longest_ms, mean_ms) for each in folds)
+    cut = sum(_longer(each.longest_ms, mean_ms) for each in folds)
     return mean_ms, sum(each.cut for each in folds) / of_several, cut / of_several
+
+
+def _longer(gaps_ms: Sequence[float], wait_ms: float) -> int:
+    """Return how many gaps, in rising order, exceed a wait. They are kept in tenths of a second, rounded up. If the
+    wait were not, it would cut gaps that it joins."""
+    return len(gaps_ms) - bisect_right(gaps_ms, math.ceil(wait_ms / 100) * 100)
 
 
 def rounded(model: Model) -> Model:

@@ -99,12 +99,14 @@ def learn_wait(ctx: Ctx, read: Json, turns: Path | None, mean_wait_ms: float | N
     rows = table([{"wait": name, "mean": mean, "cut": f"{share:.1%}"} for name, share in waits])
     share, low, high = (f"{100 * each:.1f}" for each in judged.gain)
     gain = f"the learned wait cuts {share} percentage points ({low} to {high}) less of the turns"
-    said = f"On {judged.turns:,} turns that it was not trained on, {gain}."
+    batches = f"and makes {abs(judged.more_batches):,} {'fewer' if judged.more_batches < 0 else 'more'} batches of them"
+    said = f"On {judged.turns:,} turns that it was not trained on, {gain}, {batches}."
     result = {"learned": model, **judged._asdict(), "gain": judged.gain._asdict()}
     if tenant is None:
         return result, said, rows, "Nobody waits by it. To let it decide: bufferctl tune --switch-on TENANT"
-    if judged.gain.low <= 0:
-        raise Failed(f"The learned wait was not switched on, because it may not cut less than one wait. {said}")
+    if judged.gain.low <= 0 or judged.more_batches > 0:
+        why = "it may not cut less than one wait, or makes more batches"
+        raise Failed(f"The learned wait was not switched on, because {why}. {said}")
     scope = f"tenant:{_part(tenant)}"
     changed, text = change(ctx, scope, json.dumps({"wait": "learned", "learned": model}))
     return {**result, **changed}, said, rows, f"{scope}\n{text}", f"To take it back: bufferctl rules undo {scope}"

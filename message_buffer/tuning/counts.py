@@ -7,6 +7,7 @@ them at most once a minute, with a sample of the turns. What it has not written 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import inf
 from threading import Lock
 from typing import Any
 from zlib import crc32
@@ -20,7 +21,7 @@ from message_buffer.messages.conversation_id import escape_part, is_trial, parse
 from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.curve import ASSUMED_REPLY_MS, BINS_MS, Counts, field, going_on
 from message_buffer.tuning.tuning_table import STAGE, TuningTable
-from message_buffer.tuning.turns import Gap, ended_turns
+from message_buffer.tuning.turns import UNKNOWN, Gap, ended_turns
 
 # A gap is watched for at most this long.
 MAX_GAP_MS = BINS_MS[-1]
@@ -52,7 +53,10 @@ class GapCounts:
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
             return ""
         gaps = gaps_of(taken, messages)
-        counts, (ended, turn) = counts_of(taken, gaps), ended_turns(messages, gaps, taken.tail)
+        counts, before = counts_of(taken, gaps), taken.tail or ("" if taken.previous_at_ms is None else UNKNOWN)
+        if _wait_of(taken) is None:  # somebody may have answered these messages one by one
+            gaps[1:] = [None] * len(gaps[1:])
+        ended, turn = ended_turns(messages, gaps, before)
         fold, hour = crc32(conversation.encode()) % FOLDS, self._clock() // HOUR_MS
         with self._lock:
             if hour != self._hour:
@@ -115,20 +119,22 @@ def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:
 
 def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
     """Return the gap before each message, or None if it is not known."""
-    arrivals = [message["receivedAt"] for message in messages]
     # An edited message has the time of its edit, such as that of a voice note's transcript.
-    inside = [Gap(b - a) if a <= b <= taken.last_at_ms else None for a, b in pairwise(arrivals)]
-    before_ms, replied_at_ms = taken.previous_at_ms, taken.replied_at_ms
+    arrivals = [inf if "editedAt" in message else message["receivedAt"] for message in messages]
+    before_ms, replied_at_ms = taken.previous_at_ms, taken.replied_at_ms or 0
+    if before_ms is not None and taken.replied_at_ms is None:
+        # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
+        replied_at_ms = before_ms + (_wait_of(taken) or 0) + ASSUMED_REPLY_MS
+
+    def gap(a: float, b: float) -> Gap:
+        # The reply to the batch before may also come between two messages of this one.
+        return Gap(b - a, replied_at_ms - a if replied_at_ms > a else inf)
+
+    inside = [gap(a, b) if a <= b <= taken.last_at_ms else None for a, b in pairwise(arrivals)]
     # The later parts of a split batch begin with the first message of the whole batch.
     if before_ms is None or taken.first_at_ms <= before_ms:
         return [None, *inside]
-    gap = Gap(taken.first_at_ms - before_ms)
-    if replied_at_ms is None:
-        # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
-        gap = gap._replace(watched_ms=(_wait_of(taken) or 0) + ASSUMED_REPLY_MS)
-    elif replied_at_ms > before_ms:
-        gap = gap._replace(watched_ms=replied_at_ms - before_ms)
-    return [gap, *inside]
+    return [gap(before_ms, taken.first_at_ms), *inside]
 
 
 def _wait_of(taken: BatchTaken) -> int | None:

@@ -16,10 +16,9 @@ STAGE = "*"
 TURNS = "*turns"
 # A response of Lambda has room for so many.
 MAX_TURNS_READ = 20_000
-HOURS_OF_A_WEEK = 7 * 24
 IN_SCOPE, OTHER_SCOPES = "#scope = :scope AND #week >= :week", "#week >= :week AND #scope <> :turns"
-# A week's counts expire this long after they were last written.
-COUNTS_KEPT_MS = 26 * 7 * DAY_MS
+# A week's counts expire this long after they were last written, and turns this long after their hour.
+COUNTS_KEPT_MS, TURNS_KEPT_MS = 26 * 7 * DAY_MS, 4 * 7 * DAY_MS
 
 
 class TuningTable(Table):
@@ -33,8 +32,8 @@ class TuningTable(Table):
 
     def keep_turns(self, turns: Sequence[str], *, hour: int) -> None:
         """Store a sample of the turns of an hour, unless another instance has stored a larger one."""
-        key = {"scope": TURNS, "week": f"{week_of(hour * HOUR_MS)}.{hour % HOURS_OF_A_WEEK:03}"}
-        expires = (hour * HOUR_MS + COUNTS_KEPT_MS) // SECOND_MS
+        key = {"scope": TURNS, "week": f"{week_of(hour * HOUR_MS)}.{hour:07}"}
+        expires = (hour * HOUR_MS + TURNS_KEPT_MS) // SECOND_MS
         values: Values = {"turns": "\n".join(turns), "number": len(turns), "expires": expires}
         do = "SET #turns = :turns, #number = :number, #expires_at = :expires"
         only_if = "attribute_not_exists(#number) OR #number < :number"

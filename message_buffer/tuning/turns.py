@@ -14,13 +14,14 @@ from message_buffer.rules.learned import MAX_GAP_MS, seen
 
 # What a batch leaves to the next one if it is not known how the turn began.
 UNKNOWN = "?"
-MAX_TURN_CHARACTERS = 400
+# A thousand turns must fit into an item of 400 KB, and those that are read into a response of 6 MB.
+MAX_TURN_CHARACTERS = 150
 
 
 class Gap(NamedTuple):
     """The silence before a message."""
 
-    ms: int
+    ms: float
     watched_ms: float = inf
     """When a reply came, after which the author reacts to that."""
 

@@ -25,7 +25,7 @@ from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.tuning.counts import FOLDS, MAX_SCOPES, MAX_TURNS, GapCounts, counts_of, gaps_of
 from message_buffer.tuning.curve import BINS_MS, Counts, curve, field, going_on, mean_wait_ms
 from message_buffer.tuning.tuning_table import COUNTS_KEPT_MS, TURNS, TuningTable, week_of
-from message_buffer.tuning.turns import Gap
+from message_buffer.tuning.turns import UNKNOWN, Gap
 from tests.support.engine import Engine, ManualClock
 from tests.support.fakes import FakeBatchQueues, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.fakes import valkey_lane as lane_of
@@ -142,19 +142,16 @@ def replayed(events: list[Json], sent: dict[str, int], replies: list[tuple[int, 
         if event["attempt"] > 1:
             continue
         times = [sent[message["id"]] for message in event["messages"]]
-        wait_ms = event["metadata"]["appliedWaitMs"]
+        wait_ms, before_ms = event["metadata"]["appliedWaitMs"], ends[number - 1]
         waits.append(wait_ms)
-        went_on += [later - earlier for earlier, later in pairwise(times) if later - earlier <= MAX_GAP_MS]
-        censored += [MAX_GAP_MS for earlier, later in pairwise(times) if later - earlier > MAX_GAP_MS]
-        if number == 1:
-            continue
-        resolved += 1
-        before_ms, gap_ms = ends[number - 1], times[0] - ends[number - 1]
-        replied_ms = noted - before_ms if noted > before_ms else MAX_GAP_MS + 1 if noted else wait_ms + ASSUMED_MS
-        if gap_ms < replied_ms and gap_ms <= MAX_GAP_MS:
-            went_on.append(gap_ms)
-        else:
-            censored.append(min(replied_ms, MAX_GAP_MS))
+        resolved += number > 1
+        replied_ms = noted if noted or number == 1 else before_ms + wait_ms + ASSUMED_MS
+        for earlier, later in pairwise([before_ms, *times] if number > 1 else times):
+            watched_ms = replied_ms - earlier if replied_ms > earlier else MAX_GAP_MS + 1
+            if later - earlier < watched_ms and later - earlier <= MAX_GAP_MS:
+                went_on.append(later - earlier)
+            else:
+                censored.append(min(watched_ms, MAX_GAP_MS))
     sums = {"batches": len(waits), "waited_ms": sum(waits), "resolved": resolved}
     return bins("g", went_on) + bins("c", censored) + bins("e", waits) + Counter(sums)
 
@@ -449,6 +446,14 @@ def test_of_two_instances_the_larger_sample_is_kept_and_the_newest_hours_are_rea
     assert len(real.turns(since_ms=since_ms)) < 4
 
 
+def test_the_newest_hours_of_each_week_are_read_first(real: TuningTable) -> None:
+    monday = 1_795_392_000_000 // HOUR_MS
+    hours = [monday - 1, *range(monday, monday + 7 * 24, 10), monday + 7 * 24]
+    for hour in hours:
+        real.keep_turns([f"{hour} :000 /"], hour=hour)
+    assert real.turns(since_ms=(monday - 1) * HOUR_MS) == [f"{hour} :000 /" for hour in reversed(hours)]
+
+
 def test_turns_that_cannot_be_written_are_logged(table: FakeTable, clock: ManualClock) -> None:
     telemetry = RecordedTelemetry()
     counts = GapCounts(table, telemetry, clock=clock)
@@ -489,6 +494,37 @@ def test_a_batch_on_hold_has_gaps_but_no_wait(rule: str) -> None:
 def test_a_hold_does_not_say_when_the_batch_before_was_emitted() -> None:
     taken = dataclasses.replace(taken_of(90_000, previous_at_ms=1_000, rule="hold"), applied_wait_ms=12 * HOUR_MS)
     assert gaps_of(taken, messages_of(90_000)) == [Gap(89_000, ASSUMED_MS)]
+
+
+def test_a_gap_inside_a_batch_is_censored_by_the_reply_to_the_batch_before() -> None:
+    messages = messages_of(5_000, 5_900, 7_000, 7_500)
+    noted = taken_of(5_000, 7_500, previous_at_ms=1_000, replied_at_ms=6_000)
+    assert gaps_of(noted, messages) == [Gap(4_000, 5_000), Gap(900, 1_000), Gap(1_100, 100), Gap(500)]
+    assumed = taken_of(5_000, 7_500, previous_at_ms=3_500)
+    assert gaps_of(assumed, messages)[1:3] == [Gap(900, 1_500), Gap(1_100, 600)]
+
+
+def test_the_gaps_beside_an_edited_message_are_not_known() -> None:
+    messages = messages_of(1_000, 3_000, 4_000, 4_500)
+    messages[1]["editedAt"] = 3_000
+    assert gaps_of(taken_of(1_000, 4_500), messages) == [None, None, None, Gap(500)]
+
+
+def test_what_was_written_on_hold_is_no_turn_because_somebody_may_have_answered(
+    table: FakeTable, clock: ManualClock
+) -> None:
+    held = taken_of(1_000, 90_000, rule="hold")
+    counts = counting(table, clock)
+    assert counts.add(ANN, held, messages_of(1_000, 4_000, 90_000), agent=None) == UNKNOWN
+    counts.write(lambda: True)
+    assert table.kept_turns == []
+
+
+def test_a_split_batch_does_not_begin_a_turn_if_the_turn_of_its_first_part_is_not_known(
+    table: FakeTable, clock: ManualClock
+) -> None:
+    counts = counting(table, clock)
+    assert counts.add(ANN, taken_of(1_000, 2_000, previous_at_ms=2_000), messages_of(2_000), agent=None) == UNKNOWN
 
 
 def test_an_edit_which_comes_later_than_the_message_makes_no_gap() -> None:

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from bufferctl.learning import counts_of
 from bufferctl.turns import Fragment, Run, run_of
+from lambdas.admin.tuning import MAX_SCOPES
 from message_buffer.json_object import Json
 from message_buffer.rules.learned import EDGES_S, MAX_GAP_MS, SOON, seen
+from message_buffer.tuning.counts import MAX_TURNS
+from message_buffer.tuning.tuning_table import MAX_TURNS_READ
 from message_buffer.tuning.turns import MAX_TURN_CHARACTERS, UNKNOWN, Gap, ended_turns
 
 TEXTS = ("yes", "Do you have it in blue?", "so,")
@@ -81,6 +84,20 @@ def test_a_turn_of_which_a_part_is_not_known_is_not_kept() -> None:
     assert ended_turns(message * 2, [None, None], "") == ([], UNKNOWN), "an edited message"
     long = ":000" + " 10:000" * (MAX_TURN_CHARACTERS // 7)
     assert ended_turns(message, [Gap(2_000)], long) == ([], UNKNOWN)
+
+
+def test_the_longest_turns_fit_into_an_item_of_dynamodb_and_into_a_response_of_lambda() -> None:
+    """A customer writes 29.9 s after each message. Then a reply comes."""
+    message, longest = sent((5_000, "x" * 400)), 0
+    for number in range(100):
+        _, turn = ended_turns(message * (number + 1), [Gap(200_000), *[Gap(29_950)] * number], "")
+        ended, _ = ended_turns(message, [Gap(29_990, 29_980)], turn)
+        longest = max([longest, *(len(f"49 {each}") for each in ended)])
+    assert longest > MAX_TURN_CHARACTERS
+    an_item = MAX_TURNS * (longest + 1) + 200
+    of_scopes = MAX_SCOPES * 1_300  # three names of 100 characters, and 75 counters
+    a_response = of_scopes + (MAX_TURNS_READ + MAX_TURNS) * (longest + len('"", '))
+    assert (an_item < 400 * 1_024, a_response < 6 * 1_024 * 1_024) == (True, True)
 
 
 @pytest.mark.parametrize("gap_ms", [1, 999, 1_000, 1_001, 2_950, 3_000, 29_999, MAX_GAP_MS])

@@ -299,6 +299,42 @@ def test_a_few_turns_do_not_switch_a_tenant_on(aws: FakeAws, capsys: pytest.Capt
     assert run("--switch-on", "acme", "--mean-wait", "2s") == 0
 
 
+def test_a_few_conversations_do_not_switch_a_tenant_on_however_many_turns_they_have(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folds, accepted in ((9, 1), (10, 0)):
+        aws.answer("tune.read", read_with([turn for turn in some_turns(10_000) if int(turn.split()[0]) < folds]))
+        assert run("--switch-on", "acme", "--mean-wait", "2s") == accepted
+    assert "may not cut less" in capsys.readouterr().err
+
+
+def test_one_wait_joins_the_gaps_that_are_kept_as_the_next_tenth_of_a_second() -> None:
+    """The waits are 6 s and 1 s, 1.05 s on average. So a gap of 1.04 s, which is kept as 1.1 s, is not cut."""
+    runs = [run_of(f"{number % 50} {':000 11:000 /' if number == 7 else ':020 /'}") for number in range(100)]
+    judged = judge([(runs, tuple(MODEL))])
+    assert (judged.mean_wait_ms, judged.share_fixed) == (1_050, 0)
+
+
+def test_a_model_that_only_gives_up_turns_that_are_cut_already_is_not_switched_on(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing that a message shows predicts whether its author goes on. Authors differ, so turns differ in length."""
+    for seed in range(5):
+        draw, turns = random.Random(seed), list[str]()
+        authors = [(draw.uniform(0.1, 0.9), draw.uniform(15, 60)) for _ in range(60)]
+        for at in range(3_000):
+            goes_on, mean_tenths = authors[at % 60]
+            gaps = ""
+            while draw.random() < goes_on and len(gaps) < 100:
+                gaps += f" {min(int(draw.expovariate(1 / mean_tenths)) + 1, 300)}:{draw.choice(('000', '020'))}"
+            turns.append(f"{at % 60 % 50} :{draw.choice(('000', '020'))}{gaps} /")
+        aws.answer("tune.read", read_with(turns))
+        assert run("--switch-on", "acme", "--mean-wait", "3s") == 1
+        refused = capsys.readouterr().err
+        assert shares_in(refused)[1] > 0, "it cuts fewer turns"
+        assert "more batches of them" in refused
+
+
 def turns_of_chance(draw: random.Random, number: int) -> list[Run]:
     """Return turns in which nothing that a message shows predicts whether its author goes on."""
     turns = []
