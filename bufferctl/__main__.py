@@ -13,7 +13,7 @@ try:
     import typer
     from typer.core import TyperGroup
 
-    from bufferctl.commands import conversation, cost, dead, door, rules, secret, stage, tenant
+    from bufferctl.commands import conversation, cost, dead, door, rules, secret, stage, tenant, tune
     from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
     from bufferctl.formatting import as_json, blocks_of
     from bufferctl.options import Given
@@ -38,6 +38,7 @@ examples:
 app = typer.Typer(rich_markup_mode=None, epilog=EPILOG)  # without markup, --help needs no rich
 app.add_typer(stage.app)
 app.add_typer(cost.app)
+app.add_typer(tune.app)
 for each in (conversation, rules, secret, dead, door, tenant):
     app.add_typer(each.app, name=each.__name__.rpartition(".")[2])
 

@@ -174,7 +174,7 @@ class StageFacts:
         """Return whether the function logs lines of level INFO, which is the default."""
         found = self.read("lambda", "get_function_configuration", FunctionName=self.functions[role])
         settings: Json = json.loads(found.get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
-        return settings.get("log", {}).get("level") in ("INFO", "DEBUG", None)
+        return settings.get("log", {}).get("level") in ("INFO", None)
 
     def said(self, role: str, *messages: str, minutes: float) -> list[Json]:
         """Return the fields of a function's own log lines with these messages, and each line's time as `atMs`."""

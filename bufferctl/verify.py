@@ -24,7 +24,7 @@ from bufferctl.load import MAX_SECOND_EVENT_SECONDS, LoadPlan, faults_of, run_lo
 from bufferctl.options import Given
 from bufferctl.stage import StageClient
 from bufferctl.terminal import show_result, working
-from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
+from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, Fragment, WebhookRefused, accepted
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
 from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
@@ -234,17 +234,17 @@ class Trial:
     def _an_edit(self) -> Burst:
         burst = self.burst("edit")
         first, second = (burst.message(f"{self._id}-{name}", "as first written") for name in ("e1", "e2"))
-        burst.send_together(first, second, first | {"text": AS_EDITED, "edited": True})
+        _send_together(burst, first, second, first | {"text": AS_EDITED, "edited": True})
         return burst
 
     def _a_large_batch(self) -> Burst:
         burst, text = self.burst("large"), "x" * OVERSIZE_CHARACTERS
-        burst.send_together(*(burst.message(f"{self._id}-l{number}", text) for number in range(OVERSIZE_MESSAGES)))
+        _send_together(burst, *(burst.message(f"{self._id}-l{number}", text) for number in range(OVERSIZE_MESSAGES)))
         return burst
 
     def _a_batch_of_the_fallback(self) -> Burst:
         burst = self.burst("fallback", account=FALLBACK)
-        burst.send_together(*(burst.message(f"{self._id}-f{number}", "Hey") for number in range(2)))
+        _send_together(burst, *(burst.message(f"{self._id}-f{number}", "Hey") for number in range(2)))
         return burst
 
     def _a_stop_word(self) -> Result:
@@ -297,6 +297,13 @@ class Trial:
         while not is_over() and time.monotonic() < until:
             self._arrivals += self.poll(wait_seconds=LONG_POLL_SECONDS)
         return is_over()
+
+
+def _send_together(burst: Burst, *messages: Json) -> None:
+    """Send several messages, and edits of them, in one webhook. Raise like `Burst.send`."""
+    waits = accepted(burst.webhook.post(messages))["conversations"][burst.conversation]
+    ids = [each["id"] for each in messages if not each.get("edited")]
+    burst.fragments += [Fragment(each, waits["dueAt"], place) for place, each in enumerate(ids, 1)]
 
 
 def _edited(detail: Json) -> tuple[str, bool]:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
@@ -27,7 +29,7 @@ from .function import Function, Placement, Runtime, keep_identity, source_code
 from .queues import camel_case, make_queues
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
-from .storage import OversizeBucket, QueueConstruct, SecretConstruct, TableConstruct, key_of_logged_ids
+from .storage import IDLE_BY_TIME, OversizeBucket, QueueConstruct, SecretConstruct, TableConstruct, key_of_logged_ids
 from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
@@ -85,17 +87,24 @@ class BufferStack(StageStack):
         )
         # The rules that operators change. The table is small, so a function reads all of it.
         self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope", expires_by="expires_at")
-        # The conversations that human agents answer (`message_buffer/takeovers/`), and the progress of large webhooks
-        # (`lambdas/ingest/progress.py`).
+        # The conversations that human agents answer (`message_buffer/takeovers/`), the customers who may fall silent
+        # (`message_buffer/events/idle.py`), and the progress of large webhooks (`lambdas/ingest/progress.py`).
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
+        self.takeovers_table.add_index(IDLE_BY_TIME, partition_key="idle", time="at")
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
+        # How long authors are silent before they go on, by scope and week (`message_buffer/tuning/`).
+        self.tuning_table = TableConstruct(
+            self, "Tuning", config=config, partition_key="scope", sort_key="week", expires_by="expires_at"
+        )
         emission = EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=config.limits.max_event_bytes,
             oversize_bucket=self.oversize.bucket_name,
             max_attempts=config.limits.max_attempts,
             dead_letter_queue_url=self.dead_letters.queue_url,
+            takeovers_table=self.takeovers_table.table_name,
+            tuning_table=self.tuning_table.table_name,
             queues={name: each.queue.queue_url for name, each in self.queues.items()},
         )
 
@@ -188,6 +197,7 @@ class BufferStack(StageStack):
                 time_is_required=self._config.api.generic_timestamp == "required",
                 event_bus=self.bus.event_bus_name,
                 rules=self._config.rules,
+                platform_numbers=self._config.platform_numbers,
                 rules_table=self.rules_table.table_name,
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
@@ -198,6 +208,7 @@ class BufferStack(StageStack):
                     name: conditions.model_dump(exclude_none=True)
                     for name, conditions in self._config.effective_queues.items()
                 },
+                notes_replies=self._config.tune.replies,
             ),
             has_url=self._config.api.kind == "url",
         )
@@ -216,7 +227,7 @@ class BufferStack(StageStack):
 
     def _make_admin(self) -> Function:
         """Create the function for operators. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
-        return Function(
+        function = Function(
             self,
             "admin",
             runtime=self._runtime,
@@ -230,15 +241,28 @@ class BufferStack(StageStack):
                 event_bus=self.bus.event_bus_name,
                 dead_letter_queue_url=self.dead_letters.queue_url,
                 rules=self._config.rules,
+                platform_numbers=self._config.platform_numbers,
                 rules_table=self.rules_table.table_name,
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
+                tuning_table=self.tuning_table.table_name,
                 oversize_bucket=self.oversize.bucket_name,
                 ages_out=_ages_out(self._config),
                 queues=tuple(self.queues),
                 queue_dead_letter_urls=tuple(each.dead_letters.queue_url for each in self.queues.values()),
             ),
         )
+        idle_pass = events.RuleTargetInput.from_object({"operation": "idle.pass", "by": "schedule"})
+        every_minute = events.Schedule.rate(cdk.Duration.minutes(1))
+        target = targets.LambdaFunction(function, event=idle_pass, retry_attempts=0)
+        events.Rule(self, "PassOverIdle", schedule=every_minute, targets=[target])
+        if cut_share := self._config.tune.weekly_cut_share:
+            event = {"operation": "tune.weekly", "by": "tune", "scope": "stage", "cutShare": cut_share}
+            request = events.RuleTargetInput.from_object(event)
+            schedule = events.Schedule.cron(week_day="MON", hour="3", minute="0")
+            target = targets.LambdaFunction(function, event=request, retry_attempts=0)
+            events.Rule(self, "TuneEveryWeek", schedule=schedule, targets=[target])
+        return function
 
     def _export(self) -> None:
         outputs = {
@@ -277,6 +301,5 @@ def _ages_out(config: StageConfig) -> dict[str, int]:
         if config.end_user_messaging_topic
         else 0,
         "archive of the bus": config.bus.archive_days,
-        "daily snapshots of the cache": config.cache.snapshot_days if config.has_valkey_lane else 0,
     }
     return {place: days for place, days in found.items() if days}

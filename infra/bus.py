@@ -1,36 +1,32 @@
-"""The event bus: the accounts that may put rules on it, the archive for replays, and the schemas of the events."""
-
-import json
-from pathlib import Path
+"""The event bus: the accounts that may put rules on it, and the archive for replays."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
-from aws_cdk import aws_eventschemas as eventschemas
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from .function import keep_identity, removal_policy
-from .settings_and_defaults import WITHOUT_SCHEMAS, StageConfig
+from .settings_and_defaults import StageConfig
 
 SOURCE = "message-buffer"
 # The tenant of the canary and of `bufferctl verify`. This module may not import it from `message_buffer/`, so
 # tests/infra/test_environment_contract.py compares the two constants.
 TRIAL_TENANT = "message-buffer-trial"
-# The construct ids of the events' schemas, by detail type.
-EVENTS = {
-    "messages.batch.ready": "BatchReady",
-    "messages.amended": "Amended",
-    "messages.buffer.cancelled": "BufferCancelled",
-    "messages.conversation.completed": "ConversationCompleted",
-    "messages.conversation.forgotten": "ConversationForgotten",
-    "messages.conversation.handed_back": "ConversationHandedBack",
-    "messages.conversation.handed_off": "ConversationHandedOff",
-    "messages.operator.acted": "OperatorActed",
-    "messages.reply.failed": "ReplyFailed",
-    "messages.reply.sent": "ReplySent",
-    "messages.reply.withheld": "ReplyWithheld",
-}
-SCHEMAS = Path(__file__).parents[1] / "docs" / "schema"
+# The detail types of the events.
+EVENTS = (
+    "messages.batch.ready",
+    "messages.amended",
+    "messages.buffer.cancelled",
+    "messages.conversation.completed",
+    "messages.conversation.forgotten",
+    "messages.conversation.handed_back",
+    "messages.conversation.handed_off",
+    "messages.conversation.idle",
+    "messages.operator.acted",
+    "messages.reply.failed",
+    "messages.reply.sent",
+    "messages.reply.withheld",
+)
 # The actions with which an account keeps its rules.
 RULE_UPKEEP = [f"events:{verb}Rule" for verb in ("Describe", "Enable", "Disable", "Delete")]
 RULE_UPKEEP += [f"events:{action}" for action in ("PutTargets", "RemoveTargets", "ListTargetsByRule")]
@@ -54,8 +50,6 @@ class BatchBus(events.EventBus):
             self._keep_events(config)
         if config.bus.consumer_accounts:
             self._let_consume(config.bus.consumer_accounts)
-        if not config.is_local and config.region not in WITHOUT_SCHEMAS:
-            self._publish_schemas(config)
 
     def _keep_events(self, config: StageConfig) -> None:
         archive = events.Archive(
@@ -102,19 +96,3 @@ class BatchBus(events.EventBus):
                 conditions={"StringEqualsIfExists": own},
             )
         )
-
-    def _publish_schemas(self, config: StageConfig) -> None:
-        registry = eventschemas.CfnRegistry(
-            self, "Schemas", registry_name=f"message-buffer-{config.name}", description="Events of the message buffer"
-        )
-        for detail_type, construct_id in EVENTS.items():
-            schema = json.loads((SCHEMAS / f"{detail_type}.json").read_text())
-            eventschemas.CfnSchema(
-                self,
-                construct_id,
-                registry_name=registry.attr_registry_name,
-                schema_name=f"{SOURCE}@{detail_type}",
-                type="JSONSchemaDraft4",
-                description=f"The detail of events with source {SOURCE} and detail-type {detail_type}",
-                content=json.dumps(schema, separators=(",", ":")),
-            )

@@ -18,8 +18,6 @@ from .function import keep_identity, removal_policy, suppress_finding
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
 
-# In UTC. At this time it is early morning in Europe and night in America.
-SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # ElastiCache offers public endpoints from this version on.
 PUBLIC_MAJOR_VERSION = "9"
@@ -74,19 +72,16 @@ class CacheStack(StageStack):
         # `default`.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
         limits = elasticache.CfnServerlessCache
-        snapshots = config.cache.snapshot_days > 0
         # The default key policy is enough: it lets IAM allow the role that creates the cache to grant ElastiCache the
-        # use of the key. Keep the key if the stage makes snapshots, because nobody could read them without it. In
-        # GovCloud there is no key, because ElastiCache accepts none of ours there.
-        keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+        # use of the key. In GovCloud there is no key, because ElastiCache accepts none of ours there.
         key = None
         if not config.region.startswith("us-gov-"):
             key = kms.Key(
                 self,
                 "Key",
-                description=f"Cache and snapshots of {name}",
+                description=f"Cache {name}",
                 enable_key_rotation=True,
-                removal_policy=keep if snapshots else removal_policy(config),
+                removal_policy=removal_policy(config),
             )
             keep_identity(key, "Key")
         self._cache = elasticache.CfnServerlessCache(
@@ -103,9 +98,6 @@ class CacheStack(StageStack):
             kms_key_id=key.key_arn if key else None,
             security_group_ids=[placement.security_group.security_group_id] if placement else None,
             subnet_ids=placement.subnets.subnet_ids if placement else None,
-            snapshot_retention_limit=config.cache.snapshot_days if snapshots else None,
-            daily_snapshot_time=SNAPSHOT_TIME if snapshots else None,
-            final_snapshot_name=f"{name}-final-{_part_of_id(self)}" if snapshots else None,
             user_group_id=group.ref,
         )
         if placement is None:
@@ -131,9 +123,3 @@ class CacheStack(StageStack):
             "ElastiCache has public endpoints since 2026; the schema that CDK and cfn-lint contain is older.",
         )
         self._cache.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3002"]}})
-
-
-def _part_of_id(stack: cdk.Stack) -> str:
-    """Return a part of the stack's id. It distinguishes the final snapshots of stacks with the same name."""
-    identifier = cdk.Fn.select(2, cdk.Fn.split("/", stack.stack_id))
-    return cdk.Fn.select(0, cdk.Fn.split("-", identifier))

@@ -46,7 +46,6 @@ class CanaryResources:
                 api_endpoint=api_url,
                 webhook_secret_id=secrets.secret_arn,
                 queue_url=self.queue.queue_url,
-                stack=cdk.Stack.of(scope).stack_id,
             ),
         )
         events.Rule(

@@ -9,7 +9,7 @@ import aws_cdk as cdk
 from .function import Function, grant, suppress_finding
 from .queues import CONSUME
 from .settings_and_defaults import ResponderConfig, without_profile
-from .storage import BATCHES, DEAD_LETTERS, OPEN_WINDOWS, OversizeBucket, TableConstruct
+from .storage import BATCHES, DEAD_LETTERS, IDLE_BY_TIME, OPEN_WINDOWS, OversizeBucket, TableConstruct
 
 if TYPE_CHECKING:
     from .buffer import BufferStack
@@ -43,8 +43,11 @@ def grant_to_entrances(stack: BufferStack) -> None:
     _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
     _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
     _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
+    _grant_table(admin, stack.tuning_table, "Query", "Scan")
 
     _grant_table(gate, stack.takeovers_table, "GetItem", "UpdateItem")
+    for function in (admin, gate):
+        grant(function, "dynamodb:Query", on=f"{stack.takeovers_table.table_arn}/index/{IDLE_BY_TIME}")
     grant(gate, PUBLISH, on=stack.bus.event_bus_arn)
 
     if valkey := stack.valkey_lane:
@@ -80,11 +83,10 @@ def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
 
 
 def grant_to_canary(stack: BufferStack) -> None:
-    """Let the canary sign webhooks, receive from its queue, and ask whether its stack is being deployed."""
+    """Let the canary sign webhooks, and receive from its queue."""
     if canary := stack.canary:
         grant(canary.function, READ_SECRET, on=stack.webhook_secrets.policy_arn)
         grant(canary.function, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=canary.queue.queue_arn)
-        grant(canary.function, "cloudformation:DescribeStacks", on=stack.stack_id)
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack, responder: ResponderConfig) -> None:
@@ -141,6 +143,8 @@ def _grant_end_windows(function: Function, lane: DynamoDbLaneResources) -> None:
 def _grant_emit(function: Function, stack: BufferStack) -> None:
     """Let `function` emit batches, dead-letter those that it cannot emit, and emit dead letters again."""
     grant(function, PUBLISH, on=stack.bus.event_bus_arn)
+    _grant_table(function, stack.takeovers_table, "UpdateItem")
+    _grant_table(function, stack.tuning_table, "UpdateItem")
     grant(function, SEND, on=[stack.dead_letters.queue_arn, *(each.queue.queue_arn for each in stack.queues.values())])
     grant(function, "s3:PutObject", on=stack.oversize.arn_for_objects(BATCHES))
     grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))

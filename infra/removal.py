@@ -24,7 +24,7 @@ POLL_SECONDS = 10
 # Lambda deletes its network interfaces up to 40 minutes after the last function has left the network.
 MAX_DELETION_SECONDS = 45 * 60
 Say = Callable[[str], object]
-CACHE, KEY = "AWS::ElastiCache::ServerlessCache", "AWS::KMS::Key"
+CACHE = "AWS::ElastiCache::ServerlessCache"
 
 
 class StackResource(NamedTuple):
@@ -100,7 +100,7 @@ class Removal:
     def explain(self, stacks: Sequence[Stack]) -> None:
         """Print what the deletion of `stacks` deletes and keeps, and what AWS will continue to bill.
 
-        Raise Stuck if a stack is protected, or has the key of a snapshot.
+        Raise Stuck if a stack is protected.
         """
         if names := [stack.name for stack in stacks if stack.protected]:
             raise Stuck(
@@ -113,13 +113,6 @@ class Removal:
             for resource in stack.resources:
                 if resource.policy:
                     self._say(f"  {'keep  ' if resource.kept else 'delete'} {resource.kind} {resource.id}")
-            for cache in stack.deletes(CACHE) if stack.deletes(KEY) else ():
-                found = self._client("elasticache").describe_serverless_cache_snapshots(ServerlessCacheName=cache)
-                if snapshots := [each["ServerlessCacheSnapshotName"] for each in found["ServerlessCacheSnapshots"]]:
-                    raise Stuck(
-                        f"Without the key of {stack.name}, nobody could read {', '.join(snapshots)} any more. Delete "
-                        f"these snapshots, or first deploy the stage with cache.snapshot_days, by which the key stays."
-                    )
         if any(resource.kept for stack in stacks for resource in stack.resources):
             self._say(
                 "AWS bills what is kept: stored data, at least 100 MB in a cache, and each key and secret. To delete "

@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.layers import DEPLOYED, problems_of_deployed, read_layer, resolve_rules
 from message_buffer.rules.queues import DEFAULT, HANDOFF, QUEUE_NAME, unknown_queues
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
+from message_buffer.rules.rules_and_defaults import check_platform_names
 
 from .cli import LOCAL
 
@@ -37,40 +37,23 @@ MAX_QUEUES = 10
 LOCAL_API_ID = "b0ffe2ed"
 # ElastiCache allows no double hyphen in a name.
 STAGE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-OVERRIDES = "platformOverrides"
-# Settings name rules only by their wire names, such as `silenceMs`, because operators use these everywhere else, too.
-RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
-
-# Settings of the design that this project began with: where each is now.
-DESIGN_NAMES = {
-    **dict.fromkeys(RULE_NAMES | {OVERRIDES}, "is a rule: write it into `rules`"),
-    **dict.fromkeys(("leaseTtlMs", "heartbeatIntervalMs", "heartbeatStaleMs"), "is `timings.lease_ms` here"),
-    "idleThresholdMs": "is `timings.processor_idle_ms` here",
-    "timeoutBufferMs": "is `timings.processor_handover_ms` here",
-    "processingStuckMs": "is `timings.claim_timeout_ms` here",
-    "pollIntervalMs": "is not needed: a processor sleeps until the next conversation is due",
-    "REDIS_URL": "is not needed: each stage has its own cache",
-}
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 
-# Regions in which AWS offers no schemas of events, or no addresses of functions. The source is cfn-lint's copy of AWS's
-# resource types; tests/infra/test_nag_and_lint.py compares.
+# Regions in which AWS offers no addresses of functions. The source is cfn-lint's copy of AWS's resource types;
+# tests/infra/test_nag_and_lint.py compares.
 # fmt: off
-WITHOUT_SCHEMAS = {
+WITHOUT_FUNCTION_URLS = {
     "ap-east-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7", "ca-west-1",
-    "il-central-1", "mx-central-1",
-}
-WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
-    "cn-northwest-1", "eu-central-2", "me-central-1", "us-gov-east-1", "us-gov-west-1",
+    "cn-northwest-1", "eu-central-2", "il-central-1", "me-central-1", "mx-central-1", "us-gov-east-1", "us-gov-west-1",
 }
 # fmt: on
 
 # The prefixes of inference profiles that span regions.
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogLevel = Literal["INFO", "WARNING", "ERROR"]
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 ApiKind = Literal["http", "rest", "url"]
@@ -174,6 +157,17 @@ class QueueConfig(Settings):
         return platforms
 
 
+class TuneConfig(Settings):
+    """`tune`: what is done with the counts of how long authors are silent before they go on."""
+
+    replies: bool = False
+    """Also read WhatsApp's reports that a reply was sent, and the copies of apps' replies that Messenger and Instagram
+    send, for a call to the lane each. Set it if your consumers do not ask the gate before they reply."""
+    weekly_cut_share: Annotated[float, Field(ge=0.01, le=0.9)] | None = None
+    """Once a week move the `silenceMs` of each tenant, platform and agent with 300 batches in four weeks, so that at
+    most this share of them is cut. Set it, such as to 0.2, if you trust `bufferctl tune` to decide without you."""
+
+
 class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
@@ -251,8 +245,6 @@ class CacheConfig(Settings):
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
     """Above this rate of its unit of work, ElastiCache throttles requests. Raise it for thousands of messages a second.
     Lower it to limit the bill."""
-    snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
-    """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must see later which messages waited."""
 
 
 class AssistantFunction(Settings):
@@ -294,7 +286,7 @@ class ResponderConfig(Settings):
     the AI must answer each batch by itself, and `interrupt` if replies have several parts."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
     """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. It must be
-    above the `maxWaitMs` of `rules`; raise it if a tenant's or an agent's rules have a longer one."""
+    above the `maxWaitMs` of `rules`; raise it if the rules of a tenant, an agent or a door have a longer one."""
     channel: Literal["platform", "fake"] = "platform"
     """`platform` sends replies by the customer's platform. Choose `fake`, which publishes them on the bus, to try the
     responder, or to send replies by a system of your own."""
@@ -344,7 +336,7 @@ class StageConfig(Settings):
     """Each shard of the conversations has a processor. Raise it if your traffic exceeds one processor
     (docs/performance.md), but change it only when no message waits."""
     log_level: LogLevel = "INFO"
-    """Choose `DEBUG` during development, and `WARNING` if your bill for logs is too high."""
+    """Choose `WARNING` if your bill for logs is too high."""
     log_retention_days: Literal[1, 7, 14, 30, 90, 180, 365, 3_653] = 14
     """How long CloudWatch keeps the logs. Set it if your auditors or privacy rules name a time."""
     log_ids: Literal["plain", "hashed"] = "plain"
@@ -383,6 +375,10 @@ class StageConfig(Settings):
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
+    tune: TuneConfig = TuneConfig()
+    """The right wait, from counts of the authors' gaps."""
+    platform_numbers: bool = True
+    """Use the waits that are assumed for SMS and WhatsApp (docs/rules.md#platforms) where no rule sets others."""
     network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
     cache: CacheConfig = CacheConfig()
@@ -466,14 +462,7 @@ class StageConfig(Settings):
     @field_validator("rules")
     @classmethod
     def _valid_rules(cls, rules: dict[str, Any]) -> dict[str, Any]:
-        names = {name: name for name in rules if name != OVERRIDES}
-        overrides = rules.get(OVERRIDES)
-        for platform, layer in overrides.items() if isinstance(overrides, dict) else ():
-            if isinstance(layer, dict):
-                names |= {f"{OVERRIDES}.{platform}.{name}": name for name in layer}
-        if unknown := [where for where, name in names.items() if name not in RULE_NAMES]:
-            valid = ", ".join(sorted(RULE_NAMES | {OVERRIDES}))
-            raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {valid}")
+        overrides = rules.get("platformOverrides")
         try:
             check_platform_names(overrides if isinstance(overrides, dict) else ())
         except InvalidRules as error:
@@ -522,7 +511,7 @@ class StageConfig(Settings):
         url = self.responder.assistant_url if self.responder else "https:"
         if not self.is_local and not url.startswith("https:"):
             raise ValueError("responder.assistant_url must begin with https: it receives the key and the messages")
-        deployed = RuleLayer.model_validate({**self.rules, "name": "deployed"})
+        deployed = read_layer(DEPLOYED, self.rules)
         longest = max(resolve_rules([deployed], each).rules.max_wait_ms for each in ("", *deployed.platform_overrides))
         responder = self.responder
         if responder and responder.gate != "deliver" and responder.gate_wait_seconds * 1_000 <= longest:
@@ -621,9 +610,7 @@ def _sentences(error: ValidationError) -> str:
     for problem in error.errors(include_url=False, include_context=False):
         path = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
         where = ".".join(path)
-        if problem["type"] == "extra_forbidden" and (now := DESIGN_NAMES.get(path[-1])):
-            sentences.append(f"{where} {now}.")
-        elif problem["type"] == "extra_forbidden":
+        if problem["type"] == "extra_forbidden":
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")

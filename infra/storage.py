@@ -19,6 +19,8 @@ DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
 BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 # The index of the DynamoDB lane's table in which the sweep finds open windows, sorted by `due_at`.
 OPEN_WINDOWS = "open"
+# The index of the table of takeovers in which a pass finds the customers who fell silent, sorted by `at`.
+IDLE_BY_TIME = "by_time"
 
 
 class QueueConstruct(sqs.Queue):
@@ -127,18 +129,22 @@ class TableConstruct(dynamodb.Table):
         )
         keep_identity(self, construct_id)
 
+    def add_index(self, name: str, *, partition_key: str, time: str) -> None:
+        """Add an index of keys alone, sorted by the attribute `time`."""
+        self.add_global_secondary_index(
+            index_name=name,
+            partition_key=_text(partition_key),
+            sort_key=dynamodb.Attribute(name=time, type=dynamodb.AttributeType.NUMBER),
+            projection_type=dynamodb.ProjectionType.KEYS_ONLY,
+        )
+
 
 class MessageTableConstruct(TableConstruct):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, sort_key="item", expires_by="expires_at")
-        self.add_global_secondary_index(
-            index_name=OPEN_WINDOWS,
-            partition_key=_text("open"),
-            sort_key=dynamodb.Attribute(name="due_at", type=dynamodb.AttributeType.NUMBER),
-            projection_type=dynamodb.ProjectionType.KEYS_ONLY,
-        )
+        self.add_index(OPEN_WINDOWS, partition_key="open", time="due_at")
 
 
 def _text(name: str) -> dynamodb.Attribute:

@@ -238,7 +238,7 @@ SYMPTOMS = (
         name="Canary failed",
         wakes="page",
         metrics=(own("CanaryFailures", "canary"),),
-        # One failed run may be chance. The canary counts nothing if it fails during a deployment.
+        # One failed run may be chance, or a deployment.
         periods=2,
         out_of=3,
         means="Two of three runs of the canary failed: it writes as a customer, and its batches are missing, wrong, "
@@ -340,7 +340,7 @@ SYMPTOMS = (
         out_of=5,
         means="A public cache has three quarters of its 65,000 connections, perhaps because of a flood. At the "
         "limit the fallback takes new messages.",
-        do="`cached CurrConnections Maximum`, `cached NewConnections`, `custom ingest SignInsUnavailable`. Tell "
+        do="`cached CurrConnections Maximum`, `cached NewConnections`, `cached IamAuthenticationThrottling`. Tell "
         "AWS's support, and [give the stage a network](deploy.md#valkey-without-a-network).",
     ),
     Symptom(
@@ -501,15 +501,14 @@ GRAPHS = (
     Graph("Batches", "per minute", tuple(own("Batches", role) for role in EMITTERS)),
     Graph("Batch size", "messages", tuple(own("BatchSize", role, "Average") for role in EMITTERS)),
     Graph("Time from first message to batch", "ms", tuple(own("WaitMs", role, "p99") for role in EMITTERS)),
+    Graph("Going-on rate", "%", tuple(own("GoingOnRate", role, "Average") for role in EMITTERS)),
     Graph("Batches, by reason", "per minute", tuple(own("FlushReasons", role, reason="*") for role in EMITTERS)),
     Graph(
         "Repaired",
         "per minute",
         (
             *(own("Recovered", role) for role in ("processor", "watchdog", "dynamodb_processor")),
-            own("IdsForgotten", "conversation_processor"),
             Metric("StoreRetries", Source.VALKEY),
-            Metric("SignInsUnavailable", Source.VALKEY),
         ),
     ),
     Graph("Replies", "per minute", (own("Replies", "responder"), own("RepliesWithheld", "responder", reason="*"))),

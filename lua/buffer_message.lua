@@ -4,7 +4,7 @@
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[5]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
@@ -19,14 +19,14 @@
 -- ARGV[8]  max_messages           int
 -- ARGV[9]  min_messages           int
 -- ARGV[10] flush_reason           str   '' = wait; any other = due now, for this reason
--- ARGV[11] adaptive               str   '' = off; otherwise wait by the author's rhythm, in the form of include/adaptive
--- ARGV[12] start_id               str   names this call; a retry sends the same
--- ARGV[13] start_ms               int   lifetime of a start reservation
--- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
--- ARGV[15] every                  int   check the limits with a buffer's first message, and with generations 1, 1 + every, …
--- ARGV[16] limits                 str   '<waiting> <bytes due> <bytes> ' and, for each quota, '<cost> <opening> <name>//'
--- ARGV[17] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
--- ARGV[18] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- ARGV[11] start_id               str   names this call; a retry sends the same
+-- ARGV[12] start_ms               int   lifetime of a start reservation
+-- ARGV[13] horizon_ms             int   work due further ahead than this is left to the watchdog
+-- ARGV[14] every                  int   check the limits with a buffer's first message, and with generations 1, 1 + every, …
+-- ARGV[15] limits                 str   '<waiting> <bytes due> <bytes> ' and, for each quota, '<cost> <opening> <name>//'
+-- ARGV[16] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
+-- ARGV[17] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- ARGV[18] learned                str   '' = off; otherwise the message's twelve waits, each as five digits
 -- Returns  {"BUFFERED", due_at_ms, count, start, why} | {"DUPLICATE", due_at_ms | -1, count, start, why | ""}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
@@ -39,8 +39,8 @@ local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 -- This script is the hot path. The arguments below remain strings, because Lua's arithmetic converts them by itself.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
-local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local every, limits, pressed, silence_rule = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
+local start_id, start_ms, horizon_ms, every = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local limits, pressed, silence_rule, learned = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
 
 local now_ms, minute_ms, small_bytes = now + 0, 60000, 4096 -- up to this size only the number of messages is limited
 local state = call('HMGET', open_key, conversation, '')
@@ -102,16 +102,7 @@ else
     call('HDEL', conv_key, 'large') -- an earlier buffer may have had the same first arrival
   end
 
-  -- Compute the due time. Smooth the gaps as RFC 6298 smooths round-trip times. Gaps above the ceiling are not learned,
-  -- because they do not belong to one thought.
-  local k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at = nil, nil, nil, nil, nil, nil, 0
-  -- include adaptive
-  if k and gap_ms and gap_ms <= tonumber(ceiling_ms) and pressed == '' then
-    dev = mean and 0.75 * dev + 0.25 * math.abs(mean - gap_ms) or gap_ms / 2
-    mean = mean and 0.875 * mean + 0.125 * gap_ms or gap_ms
-    mean, dev = string.format('%.1f', mean), string.format('%.1f', dev) -- the wait follows from the stored digits
-    call('HSET', conv_key, 'gap_mean', mean, 'gap_dev', dev)
-  end
+  local earliest_at = 0
   -- include due_time
   call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. why)
 

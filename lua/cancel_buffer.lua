@@ -3,7 +3,7 @@
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[4]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
@@ -37,7 +37,7 @@ redis.call('DEL', msgs_key, batch_key, taken_key)
 redis.call('HDEL', open_key, conversation)
 redis.call('ZREM', pending_key, conversation)
 redis.call('ZREM', inflight_key, conversation)
-redis.call('HDEL', conv_key, 'frozen')
+redis.call('HDEL', conv_key, 'frozen', 'tail')
 local generation = (redis.call('HGET', conv_key, 'generation') or 0) + 1
 if buffer then
   generation = base_of(buffer) + buffered + 1

@@ -3,7 +3,7 @@
 -- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[4]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[5]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[7]  {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
@@ -45,6 +45,7 @@ if remaining > 0 then
   redis.call('HSET', open_key, conversation, with_base(buffer, base))
 else
   redis.call('HDEL', open_key, conversation)
+  redis.call('HDEL', conv_key, 'tail')
   redis.call('HSET', conv_key, 'generation', base, 'last_at', last_at_of(buffer))
   if frozen == 0 then
     redis.call('ZREM', pending_key, conversation)

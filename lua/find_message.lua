@@ -1,6 +1,6 @@
 -- find_message: return whether a message waits or is in the frozen batch, and otherwise the batch that may contain it.
 --
--- KEYS[1]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[1]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[2]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[3]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[4]  {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms

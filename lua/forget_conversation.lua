@@ -5,7 +5,7 @@
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:held         zset  conversation -> held_until_ms; handoff/<id> -> the end of the mark
 -- KEYS[5]  {b<shard>}:claimed      list  conversation, due_at_ms, ... of the last claim
--- KEYS[6]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[6]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[7]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[8]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[9]  {b<shard>}:taken:<id>   hash  the frozen batch's id, times and owner

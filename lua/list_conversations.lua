@@ -5,14 +5,12 @@
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- ARGV[1]  cursor                 str   'open:0' for the first page; then the previous page's next_cursor
 -- ARGV[2]  limit                  int   read about this many, 1..1000; all of a small shard is one page
--- Returns  {"PAGE", next_cursor | "", (conversation, state = "PENDING" | "INFLIGHT", scheduled_at_ms)...}
+-- Returns  {"PAGE", next_cursor | "", conversations...}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local cursor, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
-
--- include open_buffer: due_at_of, mode_of
 
 -- List open buffers first, because a buffer remains in `open` while it moves between pending and inflight.
 -- Conversations that are only in pending or inflight have a frozen batch and no newer messages.
@@ -25,15 +23,8 @@ if page[1] == '0' then next_cursor = ({open = 'inflight:0', inflight = 'pending:
 local reply = {'PAGE', next_cursor}
 for i = 1, #page[2], 2 do
   local conversation = page[2][i]
-  local buffer = redis.call('HGET', open_key, conversation)
-  if conversation ~= '' and (source == 'open' or not buffer) then
-    local state, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
-    if not scheduled_at then
-      state, scheduled_at = 'INFLIGHT', math.ceil(redis.call('ZSCORE', inflight_key, conversation))
-    elseif buffer and mode_of(buffer) ~= 'f' then
-      scheduled_at = math.max(scheduled_at, due_at_of(buffer))
-    end
-    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = conversation, state, scheduled_at
+  if conversation ~= '' and (source == 'open' or redis.call('HEXISTS', open_key, conversation) == 0) then
+    reply[#reply + 1] = conversation
   end
 end
 return reply

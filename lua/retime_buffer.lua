@@ -4,9 +4,8 @@
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
--- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
--- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
+-- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
+-- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  silence_ms             int
@@ -15,22 +14,23 @@
 -- ARGV[6]  max_messages           int
 -- ARGV[7]  min_messages           int
 -- ARGV[8]  flush_reason           str   '' = wait; any other = due now, for this reason
--- ARGV[9]  adaptive               str   '' = off; otherwise wait by the author's rhythm, in the form of include/adaptive
--- ARGV[10] start_id               str   names this call; a retry sends the same
--- ARGV[11] start_ms               int   lifetime of a start reservation
--- ARGV[12] horizon_ms             int   work due further ahead than this is left to the watchdog
--- ARGV[13] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- ARGV[9]  start_id               str   names this call; a retry sends the same
+-- ARGV[10] start_ms               int   lifetime of a start reservation
+-- ARGV[11] horizon_ms             int   work due further ahead than this is left to the watchdog
+-- ARGV[12] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- ARGV[13] learned                str   '' = off; otherwise the newest message's twelve waits, each as five digits
 -- Returns  {"RETIMED", due_at_ms, count, start, why} | {"UNMOVED", due_at_ms} | {"EMPTY"}
 -- Repeat   returns the same reply, with the same start reservation
 -- Keeps    a due buffer remains due; due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry
 --          does not move
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, held_key = KEYS[5], KEYS[6], KEYS[7]
+local msgs_key, held_key = KEYS[5], KEYS[6]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local max_messages, min_messages, flush_reason, adaptive = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local start_id, start_ms, horizon_ms, silence_rule = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13]
+local max_messages, min_messages, flush_reason = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local start_id, start_ms, horizon_ms, silence_rule = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
+local learned = ARGV[13]
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
@@ -44,8 +44,7 @@ if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 local count, arrived_at, pressed, has_max_bytes = redis.call('LLEN', msgs_key), last_at, '', false
 local gap_ms = count > 1 and math.max(0, (last_at - first_at) / (count - 1)) -- never below 0, even if clocks differ
 local earliest_at = now_ms -- if the due time by the new rules has passed, the buffer is due now
-local k, floor_ms, ceiling_ms, floor_rule, mean, dev, due_at
--- include adaptive
+local due_at
 -- include due_time
 -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', open_key, conversation)

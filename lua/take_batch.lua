@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[2]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[3]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[3]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch
 -- KEYS[4]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[5]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
@@ -16,8 +16,8 @@
 -- ARGV[7]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[8]  limit                  int   put at most this many messages into one batch, 1..1000
 -- ARGV[9]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
--- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, previous_at_ms | -1, due_at_ms, why,
---           handoff | "", payloads...}
+-- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, previous_at_ms | -1,
+--           replied_at_ms | -1, due_at_ms, why, tail | "", handoff | "", payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   returns the same batch, attempt and counts, with the mark of that moment
 -- Keeps    once taken, the id and the content of a batch never change
@@ -32,9 +32,10 @@ local batch_prefix, limit, max_bytes = ARGV[7], math.min(tonumber(ARGV[8]), 1000
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at',
-  'due_at', 'why', 'previous_at')
+  'due_at', 'why', 'previous_at', 'replied_at', 'tail')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
-local generation, first_at, last_at, due_at, why, previous_at = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
+local generation, first_at, last_at, due_at, why = taken[5], taken[6], taken[7], taken[8], taken[9]
+local previous_at, replied_at, tail = taken[10], taken[11], taken[12]
 if owner ~= token and token_until > now_ms then
   -- Another run has the batch, so replace this claim's deadline by the end of that run's token. If that run has died,
   -- its batch is put back then.
@@ -48,7 +49,8 @@ if not batch_id then
   local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
   first_at, last_at, due_at = first_at_of(buffer), last_at_of(buffer), due_at_of(buffer)
   generation, why = base_of(buffer) + count, why_of(buffer)
-  previous_at = redis.call('HGET', conv_key, 'last_at') or -1
+  local facts = redis.call('HMGET', conv_key, 'last_at', 'replied_at', 'tail')
+  previous_at, replied_at, tail = facts[1] or -1, facts[2] or -1, facts[3] or ''
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
@@ -81,7 +83,8 @@ if not batch_id then
   redis.call('HSET', conv_key, 'frozen', batch_id, 'generation', string.format('%010d', generation), 'last_at', last_at)
   redis.call('PERSIST', conv_key)
   redis.call('HSET', taken_key, 'batch_id', batch_id, 'generation', generation,
-    'first_at', first_at, 'last_at', last_at, 'due_at', due_at, 'why', why, 'previous_at', previous_at)
+    'first_at', first_at, 'last_at', last_at, 'due_at', due_at, 'why', why, 'previous_at', previous_at,
+    'replied_at', replied_at, 'tail', tail)
 end
 
 if owner ~= token then attempt = attempt + 1 end
@@ -93,5 +96,6 @@ redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', token_until, 'token_ms', token_ms)
 redis.call('ZADD', inflight_key, 'XX', token_until - 0.5, conversation) -- the fraction says that the batch is taken
 return {'TAKEN', batch_id, attempt, token_until, tonumber(generation), tonumber(first_at), tonumber(last_at),
-  tonumber(previous_at), tonumber(due_at), why, redis.call('HGET', holds_key, 'handoff/' .. conversation) or '',
+  tonumber(previous_at), tonumber(replied_at), tonumber(due_at), why, tail,
+  redis.call('HGET', holds_key, 'handoff/' .. conversation) or '',
   unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

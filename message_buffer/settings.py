@@ -99,6 +99,8 @@ class EmissionSettings(NamedTuple):
     oversize_bucket: str
     max_attempts: int
     dead_letter_queue_url: str
+    takeovers_table: str
+    tuning_table: str
     queues: dict[str, str] = {}  # noqa: RUF012 - nobody changes settings
     """The URL of each of the stage's queues by its name."""
 
@@ -126,6 +128,7 @@ class IngestSettings(NamedTuple):
     event_bus: str
     rules: dict[str, Any]
     """The rules layer that is deployed with the stage."""
+    platform_numbers: bool
     rules_table: str
     takeovers_table: str
     aliases_table: str
@@ -137,6 +140,8 @@ class IngestSettings(NamedTuple):
     queues: dict[str, Any] = {}  # noqa: RUF012 - nobody changes settings
     """The stage's queues in the order in which they are tried: the name, and the conditions by field. `default` and
     `handoff` have no conditions."""
+    notes_replies: bool = False
+    """True if the lanes note replies that platforms report."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -178,9 +183,11 @@ class AdminSettings(NamedTuple):
     dead_letter_queue_url: str
     rules: dict[str, Any]
     """The rules layer that is deployed with the stage."""
+    platform_numbers: bool
     rules_table: str
     takeovers_table: str
     aliases_table: str
+    tuning_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
     """The places that still contain copies of a conversation after `forget`, each with the days until its copies
@@ -257,8 +264,6 @@ class CanarySettings(NamedTuple):
     webhook_secret_id: str
     queue_url: str
     """The queue that receives the events of the canary's conversations."""
-    stack: str
-    """The id of the stack that contains the functions. The canary reads from it whether a deployment is running."""
 
 
 # -- environment variables -----------------------------------------------------------------------------------

@@ -66,9 +66,6 @@ class Telemetry:
     def info(self, decision: str, **fields: Value) -> None:
         self._logger.info(decision, extra=self._logged(fields))
 
-    def debug(self, decision: str, **fields: Value) -> None:
-        self._logger.debug(decision, extra=self._logged(fields))
-
     def warn(self, decision: str, **fields: Value) -> None:
         self._logger.warning(decision, extra=self._logged(fields))
 

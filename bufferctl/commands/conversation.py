@@ -33,11 +33,10 @@ def list_conversations(
     *,
     tenant: Annotated[str | None, typer.Option(help="Only conversations of this tenant.")] = None,
     platform: Annotated[str | None, typer.Option(help="Only conversations on this platform, such as whatsapp.")] = None,
-    shard: Annotated[int | None, typer.Option(min=0, help="Only this shard of the Valkey lane.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list.")] = 50,
 ) -> Shown:
     """List conversations that wait or have a frozen batch, the earliest due first."""
-    stage, filters = ctx.obj.find(), {"tenant": tenant, "platform": platform, "shard": shard}
+    stage, filters = ctx.obj.find(), {"tenant": tenant, "platform": platform}
     found: dict[tuple[str, str], Json] = {}
     cursor, more = None, True
     while more and len(found) < limit:
@@ -116,10 +115,7 @@ def _hold(given: Given, operation: str, **fields: Any) -> Shown:
         until_ms = result["handedOffUntil"]
         until = "until it is resumed" if until_ms is None else f"until {clock_time(until_ms)}, or until it is resumed"
         return result, f"Handed off {until}. Its batches go to the queue handoff."
-    text = f"On hold until {clock_time(result['heldUntil'])}, or until it is resumed."
-    if "warning" in result:
-        text += f"\nWarning: {result['warning']}\nreplyUntil  {clock_time(result['replyUntil'])}"
-    return result, text
+    return result, f"On hold until {clock_time(result['heldUntil'])}, or until it is resumed."
 
 
 @app.command()

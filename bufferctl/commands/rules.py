@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from bufferctl.errors import NotFound
-from bufferctl.formatting import counted, listed
+from bufferctl.formatting import blocks_of, counted, listed
 from bufferctl.options import Conversation, Ctx, JsonText, Shown, read_json
 from message_buffer.json_object import Json
 
@@ -127,6 +127,11 @@ def explain(
     conversation: Conversation,
     *,
     agent: Annotated[str | None, typer.Option(help="Default: the agent that owns the conversation's account.")] = None,
-) -> Any:
+) -> Shown:
     """Show which value of each rule is in force, and which layer sets it."""
-    return ctx.obj.ask("rules.explain", conversation=conversation, agent=agent)
+    found = ctx.obj.ask("rules.explain", conversation=conversation, agent=agent)
+    rules = dict(found["rules"])
+    if model := rules.get("learned", {}).get("value"):
+        # All numbers of a model would make the table too wide.
+        rules["learned"] = {**rules["learned"], "value": f"{len(model)} numbers"}
+    return found, *blocks_of({**found, "rules": rules})

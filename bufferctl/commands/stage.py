@@ -121,6 +121,7 @@ def _line(event: Json, *, messages: bool) -> str:
         event["detail-type"],
         detail.get("conversationId") or detail.get("subject"),
         detail.get("flushReason") or detail.get("operation") or detail.get("reason") or detail.get("change"),
+        f"step {detail['step']} of {detail['steps']}" if "steps" in detail else None,
         None if count is None else counted(count, "message"),
         detail.get("batchId"),
         (detail.get("text") or " ".join(part["text"] for part in detail.get("parts", ()))) if messages else None,

@@ -22,6 +22,7 @@ GB = 1_000_000_000
 # A rule starts one half of the watchdog's passes and of the DynamoDB lane's sweeps. A queue message of each of these
 # starts the other half.
 PASSES = SECONDS * limits.SECOND_MS / limits.WATCHDOG_PASS_MS
+MINUTES = SECONDS / 60
 SWEEPS = 2 * SECONDS / limits.RULE_SECONDS
 CANARY_RUNS = SECONDS * limits.SECOND_MS / limits.CANARY_RUN_MS
 # DynamoDB bills one write for each KB of an item, and one read for each 4 KB. It rounds up.
@@ -137,7 +138,7 @@ def total(lines: Iterable[Line]) -> float:
 def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return every line of a month's bill. Lines with a quantity of zero are left out."""
     parts: list[Callable[[StageConfig, Traffic], list[Line]]] = [_api, _ingest, _events, _secrets, _logs]
-    parts += [_rules_and_aliases, _metrics_and_alarms]
+    parts += [_rules_and_aliases, _idle_pass, _counts, _metrics_and_alarms]
     if config.has_valkey_lane:
         parts += [_valkey_lane, _cache, _network]
     if config.has_dynamodb_lane:
@@ -214,11 +215,10 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
     stored, calls = stored_gb(traffic), ecpus(config, traffic) / MILLION
-    billed, kept = max(stored, used("cache_floor_gb")) * HOURS, stored * config.cache.snapshot_days
+    billed = max(stored, used("cache_floor_gb")) * HOURS
     return [
         Line("cache", "Valkey: storage", "valkey_storage", billed, "waiting messages + a day's ids; at least 100 MB"),
         Line("cache", "Valkey: requests", "valkey_ecpu", calls, "calls x the higher of their CPU time and their KB"),
-        Line("cache", "Valkey: snapshots", "valkey_snapshot", kept, "storage x days kept, without the minimum"),
     ]
 
 
@@ -347,6 +347,21 @@ def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(part, "DynamoDB: reads of rules, aliases", "dynamodb_read", reads / MILLION, how),
         Line(part, "DynamoDB: writes of aliases", "dynamodb_write", written, "batches x share of new authors"),
     ]
+
+
+def _idle_pass(config: StageConfig, _traffic: Traffic) -> list[Line]:
+    passes, seconds = MINUTES, MINUTES * billed_seconds("dynamodb_sweep_ms")
+    return [
+        *_function(config, "admin", runs=passes, seconds=seconds, how="passes over silent customers, one a minute"),
+        Line("admin", "DynamoDB: reads of idle steps", "dynamodb_read", passes / 2 / MILLION, "passes / 2"),
+    ]
+
+
+def _counts(_config: StageConfig, traffic: Traffic) -> list[Line]:
+    minutes = min(traffic.batches, traffic.active_seconds / 60)
+    turns = min(traffic.batches, HOURS * used("turns_an_hour"))
+    written = (minutes * used("count_writes") + turns * used("turn_writes")) / MILLION
+    return [Line("counts", "DynamoDB: writes of counts", "dynamodb_write", written, "minutes with batches x writes")]
 
 
 def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:

@@ -35,10 +35,6 @@ WINDOWS = "windows"
 # The cause of what an operator begins or ends.
 OPERATOR = "operator"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
-OUTLASTS_REPLY_WINDOW = (
-    "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "
-    "until the customer writes again."
-)
 
 
 class Conversations:
@@ -99,7 +95,7 @@ class Conversations:
         check_platform_names([request.platform] if request.platform else [])
         valkey_lane, dynamodb_lane = self._valkey_lane, self._dynamodb_lane
         found: dict[tuple[str, str], Json] = {}
-        cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
+        cursor, next_cursor, more = request.cursor or (f"0/{FIRST_PAGE}" if valkey_lane else WINDOWS), None, False
         for _ in range(MAX_PAGES_IN_A_LISTING):
             lane: ValkeyLane | DynamoDbLane
             if cursor == WINDOWS and dynamodb_lane:
@@ -163,6 +159,7 @@ class Conversations:
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
             outcome = o.cancelled_in_both(outcome, other)
+        self._hand_offs.table.end_steps(name)
         conversation = parse_conversation_id(name)
         detail = cancelled_event(
             conversation, outcome, reason="operator", at_ms=self._clock(), agent=self._agent_of(conversation)
@@ -178,35 +175,25 @@ class Conversations:
         return counts | ({"heldUntil": max(ends)} if ends else {})
 
     def hold(self, request: r.HoldConversation) -> Json:
-        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
-
-        Add a warning if the platform refuses ordinary replies when the hold ends.
-        """
+        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends."""
         name = _name(request)
         *_, last = [
             lane.hold_buffer(name, holder="people", cause=OPERATOR, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
+        self._hand_offs.table.end_steps(name)
         # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
-        return self._in_reply_window(name, last.held_until_ms)
+        return {"heldUntil": last.held_until_ms}
 
     def hand_off(self, request: r.HandOffConversation) -> Json:
         """Hand the conversation to people. Return the end, None if there is no limit.
 
-        In a stage without a queue `handoff` this is a hold, so the response has the same warning.
+        In a stage without a queue `handoff` this is a hold, so the response is that of a hold.
         """
         conversation = parse_conversation_id(request.conversation)
         initiator = self._initiator(conversation, request.by, request.reason)
         until_ms = self._hand_offs.begin(conversation, initiator, hold_ms=request.hold_ms)
-        if self._hand_offs.has_queue or until_ms is None:
-            return {"handedOffUntil": until_ms}
-        return self._in_reply_window(str(conversation), until_ms)
-
-    def _in_reply_window(self, name: str, held_until_ms: int) -> Json:
-        peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
-        ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
-        held: Json = {"heldUntil": held_until_ms, **({"replyUntil": max(ends)} if ends else {})}
-        return held | ({"warning": OUTLASTS_REPLY_WINDOW} if ends and held_until_ms > max(ends) else {})
+        return {"handedOffUntil" if self._hand_offs.has_queue else "heldUntil": until_ms}
 
     def resume(self, request: r.ResumeConversation) -> Json:
         """End all holds and a hand-off, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was
@@ -248,29 +235,16 @@ class _WindowPage(NamedTuple):
     """True if windows were left out. No later call returns these windows."""
 
 
-def _first_cursor(request: r.ListConversations, valkey_lane: ValkeyLane | None) -> str:
-    if request.shard is None:
-        return f"0/{FIRST_PAGE}" if valkey_lane else WINDOWS
-    if valkey_lane is None:
-        raise InvalidInput("shard: this stage has no shards, since it has no Valkey lane; leave it out")
-    return f"{request.shard}/{FIRST_PAGE}"
-
-
 def _page_of_shard(
     valkey_lane: ValkeyLane, cursor: str, request: r.ListConversations, *, then: str | None
 ) -> _WindowPage:
-    given = _SHARD_CURSOR.fullmatch(cursor)
-    if not given:
+    given, shards = _SHARD_CURSOR.fullmatch(cursor), valkey_lane.settings.shards
+    if not given or (shard := int(given[1])) >= shards:
         raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
-    shard, shards = int(given[1]), valkey_lane.settings.shards
-    if shard >= shards:
-        raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
     page = valkey_lane.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
-    names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
+    names = [name for name in page.conversations if _matches(name, request)]
     if page.next_cursor:
         return _WindowPage(names, f"{shard}/{page.next_cursor}")
-    if request.shard is not None:
-        return _WindowPage(names, None)
     return _WindowPage(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
 
 

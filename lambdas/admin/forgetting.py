@@ -18,6 +18,7 @@ from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
 from message_buffer.events.conversation_events import FORGOTTEN, forgotten_event
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.keys import batch_prefix
@@ -25,7 +26,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.rules.rules_table import RulesTable
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # If one call cannot erase everything, the caller waits this long before the next call, because the dead letters that
 # the first call gave back to the queue need a moment to become visible again.
@@ -40,7 +40,7 @@ class Places(NamedTuple):
     objects: ObjectStore
     dead_letters: Sequence[DeadLetterQueue]
     """The stage's dead letters, and those of each of its queues."""
-    takeovers: TakeoversTable
+    takeovers: IdleTable
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
     aliases: AliasesTable
@@ -67,7 +67,7 @@ class Forgetting:
 
         `againInMs` is set if a conversation processor may still emit a batch, or if one call could not erase
         everything. The caller must then call again after that time, and pass the `at` of this response. The repeated
-        call erases only objects and dead letters of messages that arrived until `at`.
+        call erases only steps of silence, objects and dead letters of messages that arrived until `at`.
 
         Raise OperationRefused if `messages.conversation.forgotten` could not be published.
         """
@@ -75,6 +75,7 @@ class Forgetting:
         if request.dry_run:
             return self._listed(name)
         if request.at_ms is not None:
+            self._places.takeovers.forget_steps(name, until_ms=request.at_ms)
             counts, finished = self._copies(name, until_ms=request.at_ms, erase=True)
             return self._answer(name, counts, None) | {
                 "at": request.at_ms,

@@ -13,6 +13,7 @@ from lambdas.admin.dead_letters import BUFFER, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.requests import R, read_request
 from lambdas.admin.rules import RulesAdmin
+from lambdas.admin.tuning import Tuning
 from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
@@ -23,19 +24,21 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EVENT_VERSION, EventBus
 from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.queues import HANDOFF
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.tuning_table import TuningTable
 
 ACTED = "messages.operator.acted"
 # The operations that change nothing. Each of the others publishes an event, so that teams have an audit trail.
 READS = {
     "status", "conversation.list", "conversation.show", "id.look_up", "rules.list", "rules.get", "rules.explain",
-    "dead.list", "dead.show",
+    "dead.list", "dead.show", "tune.read", "idle.pass",
 }  # fmt: skip
 
 
@@ -56,7 +59,7 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
-    takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
+    takeovers = IdleTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = {BUFFER: DeadLetterQueue(settings.dead_letter_queue_url)}
     dead_letters |= zip(settings.queues, map(DeadLetterQueue, settings.queue_dead_letter_urls), strict=True)
     # The DynamoDB lane is first, so that a command reaches it even if Valkey is unavailable.
@@ -65,11 +68,15 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
 
     rules = RulesAdmin(
         table=rules_table,
-        stage_rules=settings.rules,
+        book_of=partial(
+            RuleBook,
+            stage_rules=settings.rules,
+            telemetry=telemetry,
+            has_platform_numbers=settings.platform_numbers,
+        ),
         queues=settings.queues,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
-        telemetry=telemetry,
         time_left=call.time_left,
     )
     operations = operations_of(
@@ -89,6 +96,8 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
             bus=bus,
             time_left=call.time_left,
         ),
+        tuning=Tuning(TuningTable(settings.tuning_table), rules, telemetry, call.time_left),
+        idle_pass=lambda _request: takeovers.run_pass(lanes, bus, telemetry),
         telemetry=telemetry,
     )
     return Operations(audited(operations, bus, telemetry), telemetry), telemetry, call
@@ -100,6 +109,8 @@ def operations_of(
     dead_letters: DeadLetters,
     *,
     forgetting: Forgetting,
+    tuning: Tuning,
+    idle_pass: Callable[[r.Request], Json],
     telemetry: Telemetry,
 ) -> Mapping[str, Operation]:
     return {
@@ -123,6 +134,9 @@ def operations_of(
         "dead.list": _on(r.ListDeadLetters, dead_letters.list),
         "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
+        "tune.read": _on(r.ReadTuning, tuning.read),
+        "tune.weekly": _on(r.MoveWaits, tuning.move),
+        "idle.pass": _on(r.Request, idle_pass),
     }
 
 
@@ -136,6 +150,7 @@ def audited(
         subject = next(fields[each] for each in ("conversation", "scope", "batchId") if each in fields)
         # Publish the request's numbers and the reason, but no rules, and no words of customers.
         event = {each: value for each, value in fields.items() if isinstance(value, int) or each == "reason"}
+        event |= {"moves": result["moves"]} if "moves" in result else {}
         event |= {"version": EVENT_VERSION, "operation": name, "subject": subject, "by": fields["by"], "at": clock()}
         try:
             if not fields.get("dryRun"):

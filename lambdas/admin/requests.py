@@ -35,8 +35,6 @@ class ShowConversation(OfConversation):
 class ListConversations(Request):
     tenant: Name | None = None
     platform: Name | None = None
-    shard: Annotated[int | None, Field(ge=0)] = None
-    """List only this shard of the Valkey lane, and no windows."""
     cursor: Annotated[str | None, Field(min_length=1, max_length=64)] = None
     """The `next` that the previous call returned. It contains a shard, and a position of at most 20 digits."""
     # A long page takes long, because the function reads the states of the conversations one after the other.
@@ -93,6 +91,16 @@ class DeleteRules(OfScope):
 class ExplainRules(OfConversation):
     agent: Name | None = None
     """The agent that a message of the generic webhook would name. If None, use the agent of the account."""
+
+
+class ReadTuning(Request):
+    weeks: Annotated[int, Field(ge=1, le=26)] = 4
+    turns: bool = False
+
+
+class MoveWaits(OfScope):
+    cut_share: Annotated[float, Field(gt=0, lt=1, alias="cutShare")]
+    """The goal: at most this share of the batches is cut."""
 
 
 class ListDeadLetters(Request):

@@ -21,7 +21,6 @@ from message_buffer.rules.queues import unknown_queues
 from message_buffer.rules.rule_book import DOOR, RuleBook, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
 from message_buffer.rules.rules_table import RulesTable, StoredRules
-from message_buffer.telemetry import Telemetry
 
 # The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
 MAX_DOORS = 50
@@ -55,20 +54,18 @@ class RulesAdmin:
         self,
         *,
         table: RulesTable,
-        stage_rules: Mapping[str, Any],
+        book_of: Callable[..., RuleBook],
         queues: Collection[str] = (),
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
-        telemetry: Telemetry,
         time_left: Callable[[], int],
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
-        self._stage_rules = stage_rules
+        self._book_of = book_of
         self._queues = queues
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
-        self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
 
@@ -186,8 +183,9 @@ class RulesAdmin:
             agent = _agent_of(book, conversation)
             account = account_scope(conversation.platform, conversation.account)
             if scope in (*scopes_of(conversation, agent), account):
-                timing = book.for_conversation(conversation, agent).rules.timing
-                outcome = lane.retime_buffer(name, timing=timing)
+                rules = book.for_conversation(conversation, agent).rules
+                # A learned wait depends on the text, which is not read here, so the buffer keeps the wait that it has.
+                outcome = None if rules.effective_wait == "learned" else lane.retime_buffer(name, timing=rules.timing)
                 # If the scope is one conversation, both lanes are tried, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
@@ -207,7 +205,7 @@ class RulesAdmin:
                 yield self._dynamodb_lane, name
 
     def _book(self, stored: Iterable[StoredRules]) -> RuleBook:
-        return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
+        return self._book_of(_FixedTable(stored), clock=self._clock)
 
 
 def _open_in_valkey(store: Store) -> Iterator[str]:
@@ -215,13 +213,13 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
         cursor: str | None = FIRST_PAGE
         while cursor:
             page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
-            yield from (each.conversation for each in page.conversations)
+            yield from page.conversations
             cursor = page.next_cursor
 
 
 def _waits(rules: Rules) -> list[Json]:
     """Return how long example messages wait by these rules, for an author whose usual pauses are not known."""
-    first, timing = Facts(0, 0, 1), rules.timing
+    first, timing = Facts(0, 0, 1), rules.timing_of("A message")
     opened = due_after_message(first, timing, 0)
     examples = {
         "a message": opened,

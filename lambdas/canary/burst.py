@@ -1,6 +1,5 @@
 """One burst of a customer's messages, called fragments, and the check of the batches that the stage emits for it."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -31,7 +30,6 @@ class Fragment:
     due_at_ms: int
     count: int
     """How many messages, including this one, waited in the conversation when the webhook answered."""
-    answer_ms: float
 
 
 @dataclass
@@ -57,18 +55,8 @@ class Burst:
 
     def send(self, message_id: str, text: str) -> None:
         """Send a fragment. Raise WebhookRefused or WebhookUnreachable if the webhook does not accept it."""
-        began = time.monotonic()
         waits = accepted(self.webhook.post(self.message(message_id, text)))["conversations"][self.conversation]
-        answer_ms = (time.monotonic() - began) * 1_000
-        self.fragments.append(Fragment(message_id, waits["dueAt"], waits["count"], answer_ms))
-
-    def send_together(self, *messages: dict[str, Any]) -> None:
-        """Send several messages, and edits of them, in one webhook. Raise like `send`."""
-        began = time.monotonic()
-        waits = accepted(self.webhook.post(messages))["conversations"][self.conversation]
-        answer_ms = (time.monotonic() - began) * 1_000
-        ids = [each["id"] for each in messages if not each.get("edited")]
-        self.fragments += [Fragment(each, waits["dueAt"], place, answer_ms) for place, each in enumerate(ids, 1)]
+        self.fragments.append(Fragment(message_id, waits["dueAt"], waits["count"]))
 
     @property
     def expected(self) -> list[list[str]]:

@@ -19,12 +19,6 @@ def _parts() -> tuple[CanarySettings, Telemetry]:
     return settings, Telemetry(settings.log)
 
 
-def _is_being_deployed(stack: str) -> bool:
-    with aws.errors_as_ours("describe stack"):
-        (found,) = aws.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
-    return str(found["StackStatus"]).endswith("_IN_PROGRESS")
-
-
 def handler(event: dict[str, Any], context: Any) -> None:
     """Try the stage once. An unexpected error fails the invocation, and the alarm counts failed invocations."""
     settings, telemetry = _parts()
@@ -37,7 +31,6 @@ def handler(event: dict[str, Any], context: Any) -> None:
             GenericWebhook(settings.api_endpoint, secret),
             Subscription(aws.client("sqs"), settings.queue_url),
             telemetry,
-            is_being_deployed=lambda: _is_being_deployed(settings.stack),
         )
         canary.run(str(event["id"]), context.get_remaining_time_in_millis)
     except Exception as error:

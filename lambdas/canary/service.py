@@ -26,17 +26,15 @@ class Canary:
         events: Subscription,
         telemetry: Telemetry,
         *,
-        is_being_deployed: Callable[[], bool],
         clock: Clock = system_clock,
     ) -> None:
         self._webhook = webhook
         self._events = events
         self._telemetry = telemetry
-        self._is_being_deployed = is_being_deployed
         self._clock = clock
 
     def run(self, run_id: str, remaining_ms: Callable[[], int]) -> None:
-        """Send a burst and publish its lateness. Count a failure, unless the stage is being deployed."""
+        """Send a burst and publish its lateness, or count a failure."""
         slot = self._clock() // CANARY_RUN_MS % CANARY_CONVERSATIONS
         burst = Burst(self._webhook, ACCOUNT, str(slot))
         arrivals: list[ArrivedEvent] = []
@@ -50,8 +48,6 @@ class Canary:
             problem = burst.problem(arrivals) or self._lateness(burst.late_ms(arrivals))
         if problem is None:
             self._telemetry.info("canary is well", conversation=burst.conversation, late_ms=burst.late_ms(arrivals))
-        elif self._is_being_deployed():
-            self._telemetry.info("canary failed in a deployment", conversation=burst.conversation, reason=problem)
         else:
             self._telemetry.count("CanaryFailures")
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)

@@ -8,6 +8,7 @@ Events:
 - `{"warm": true}` from the processor: only open connections. If that fails, the first batch opens them.
 """
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -29,13 +30,9 @@ def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
     return processor, emission, telemetry
 
 
-def _warm_up(processor: ConversationProcessor, telemetry: Telemetry) -> None:
-    try:
+def _warm_up(processor: ConversationProcessor) -> None:
+    with suppress(MessageBufferError):
         processor.warm_up()
-    except MessageBufferError as error:
-        telemetry.info("not warmed up", reason=str(error))
-        return
-    telemetry.debug("warmed up")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
@@ -45,7 +42,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         if "redrive" in event:
             return {"redriven": emission.redrive(event["redrive"], time)}
         if "warm" in event:
-            _warm_up(processor, telemetry)
+            _warm_up(processor)
         else:
             processor.process(event["conversation"], time, claim=event)
     except StoreError as error:
@@ -61,4 +58,4 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
 
 
 if is_provisioned():
-    _warm_up(_parts()[0], _parts()[2])
+    _warm_up(_parts()[0])

@@ -110,7 +110,7 @@ class ConversationProcessor:
         )  # fmt: skip
         try:
             with held.kept():
-                self._emission.send(conversation, taken, held)
+                tail = self._emission.send(conversation, taken, held)
         except TokenEnded:
             # The token has expired, because this run was paused or could not reach Valkey. Put the batch back, unless
             # another run has taken it.
@@ -121,11 +121,10 @@ class ConversationProcessor:
         except Exception as error:  # noqa: BLE001 - the batch is tried again after any error, and becomes a dead letter in the end
             self._try_later(conversation, token, taken, error)
             return
-        completed = self._lane.complete_batch(conversation, token)
+        completed = self._lane.complete_batch(conversation, token, tail=tail)
         if isinstance(completed, RunStale):
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
-        elif completed.ids_forgotten:
-            self._telemetry.count("IdsForgotten", completed.ids_forgotten)
+        self._emission.write_counts(time)
 
     def _report_late(self, conversation: str, taken: BatchTaken, claim: Json) -> None:
         late_ms = self._clock() - taken.due_at_ms

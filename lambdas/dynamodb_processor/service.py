@@ -28,7 +28,7 @@ from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
-from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
+from message_buffer.lanes.dynamodb.window import FrozenBatch, Window
 from message_buffer.lanes.dynamodb.windows import FIRST_ATTEMPT
 from message_buffer.lanes.holds import Hold, handoff_of
 from message_buffer.lanes.outcomes import BatchTaken
@@ -216,6 +216,7 @@ class DynamoDbProcessor:
             return self._hide(trigger, MIN_TRIGGER_REST_MS)
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             return self._try_later(trigger, locked, error)
+        self._emission.write_counts(time)
         return True
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
@@ -224,17 +225,17 @@ class DynamoDbProcessor:
             batch = self._batch(locked, turn, time)
             if batch is None:
                 return
-            conversation, frozen = locked.conversation, batch.frozen
+            conversation, frozen, tail = locked.conversation, batch.frozen, ""
             if batch.payloads is not None:
                 heartbeat.check()
                 handoff = handoff_of(batch.window.holds, self._clock())
-                self._emission.send(conversation, _taken(batch, batch.payloads, handoff), time)
+                tail = self._emission.send(conversation, _taken(batch, batch.payloads, handoff), time)
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         self._messages.write_tombstones(
             conversation, batch.messages, batch_id=frozen.batch_id, expires_at_ms=self._clock() + REMEMBERED_MS
         )
-        self._close(locked, generation=frozen.generation, left=frozen.has_more)
+        self._close(locked, generation=frozen.generation, left=frozen.has_more, tail=tail)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
         """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now."""
@@ -279,7 +280,6 @@ class DynamoDbProcessor:
                 frozen,
                 window=window,
                 large_bytes=sum(each.large_bytes for each in messages),
-                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in messages]),
                 # If a message arrived during the read, the freeze fails, and the run reads again, so that the message
                 # joins the batch. The last try freezes the batch without such messages.
                 now_ms=now_ms,
@@ -327,15 +327,14 @@ class DynamoDbProcessor:
         unread = [each for each in messages if each.body is None]
         return known | (self._messages.bodies(conversation, unread) if unread else {})
 
-    def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
+    def _close(self, locked: _Locked, *, generation: int, left: bool = False, tail: str = "") -> None:
         """Close the window, or begin the next one if messages did not fit into the batch (`left`), or arrived after the
         freeze."""
         conversation, owner, _ = locked
-        expires_at_ms = self._clock() + REMEMBERED_MS
-        if left or not self._windows.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
-            self._reopen(locked)
+        if left or not self._windows.close(conversation, owner, generation=generation, now_ms=self._clock(), tail=tail):
+            self._reopen(locked, tail)
 
-    def _reopen(self, locked: _Locked) -> None:
+    def _reopen(self, locked: _Locked, tail: str) -> None:
         """Release the lock and begin the next window. Raise LockLost if another run has the window now."""
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
@@ -353,6 +352,7 @@ class DynamoDbProcessor:
                 conversation,
                 owner,
                 due_at_ms=due_at_ms,
+                tail=tail,
                 keeps_found=window.frozen is not None,
                 generation=window.generation if attempt + 1 < MAX_WINDOW_TRIES else None,
             ):
@@ -395,6 +395,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         due=window.due_of_batch,
         has_more=left,
         previous_at_ms=window.last_at_ms,
+        replied_at_ms=window.replied_at_ms,
     )
 
 
@@ -405,4 +406,5 @@ def _taken(batch: _BatchToEmit, payloads: list[bytes], handoff: Hold | None) -> 
         first_at_ms=frozen.first_at_ms, last_at_ms=frozen.last_at_ms,
         due_at_ms=due.due_at_ms, flush_reason=due.reason, rule=due.rule, applied_wait_ms=due.wait_ms,
         payloads=payloads, lane="dynamodb", handoff=handoff, previous_at_ms=frozen.previous_at_ms or None,
+        replied_at_ms=frozen.replied_at_ms or None, tail=batch.window.tail,
     )  # fmt: skip

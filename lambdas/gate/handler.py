@@ -9,11 +9,11 @@ from typing import Any
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.settings import GateSettings, read_settings
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
@@ -27,7 +27,7 @@ def _parts() -> tuple[Operations, Telemetry]:
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry, patience=patience) if settings.valkey else None,
         EventBus(settings.event_bus),
-        TakeoversTable(settings.takeovers_table),
+        IdleTable(settings.takeovers_table),
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,
         has_queue=HANDOFF in settings.queues,
     )

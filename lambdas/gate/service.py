@@ -1,12 +1,14 @@
 """Carries out the operations that consumers may invoke. None of them reads a message or changes a rule."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
+from message_buffer.errors import InvalidInput, MessageBufferError, StoreError, TooManyHolds
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import MAX_REASON_CHARACTERS, HandOffs, Initiator
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
@@ -15,7 +17,6 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import mend_id
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 
 class Gate:
@@ -25,7 +26,7 @@ class Gate:
         self,
         valkey_lane: ValkeyLane | None,
         bus: EventBus,
-        takeovers: TakeoversTable,
+        takeovers: IdleTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         has_queue: bool = False,
@@ -43,11 +44,12 @@ class Gate:
 
         A new message or hold may arrive right after the answer. The fields `generation` and `lane` describe the
         consumer's batch. The lane is needed because each lane counts its own generations. Without `generation`, return
-        only the holds, even in an outage of Valkey.
+        only the holds, even in an outage of Valkey. If the consumer is `sending` a reply, and may, note the time.
         """
-        name = _conversation(fields, "generation", "lane")
+        name = _conversation(fields, "generation", "lane", "sending")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
-        asked = self._lanes[0 if is_of_dynamodb else -1] if "generation" in fields else None
+        lane_of_batch = self._lanes[0 if is_of_dynamodb else -1]
+        asked = lane_of_batch if "generation" in fields else None
         generation = _whole(fields, "generation") if asked else 0
         seen = {}
         for lane in self._lanes:
@@ -59,11 +61,18 @@ class Gate:
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may leave the hold in one lane only, so ask for the longest of all lanes.
-        response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
-        if asked is None:
-            return response
-        current = seen[asked].generation
-        return {"current": current, "newer": current > generation, **response}
+        response: Json = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
+        if asked:
+            current = seen[asked].generation
+            response |= {"current": current, "newer": current > generation}
+        if fields.get("sending") and not (response["holds"] or response.get("newer")):
+            # The counts of gaps and of silence need the time of the reply, but no consumer does.
+            with suppress(MessageBufferError):
+                if lane_of_batch in seen:
+                    lane_of_batch.note_reply(name, at_ms=self._clock())
+                if self._takeovers.is_used(self._clock()):
+                    self._takeovers.note_reply(name, at_ms=self._clock())
+        return response
 
     def hold(self, fields: Json) -> Json:
         """Put the conversation on hold for a consumer, in all lanes. Return the time at which the hold ends.
@@ -80,6 +89,7 @@ class Gate:
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise
+        self._takeovers.end_steps(name)
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:

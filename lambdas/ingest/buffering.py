@@ -12,15 +12,19 @@ from lambdas.ingest.report import Done
 from message_buffer.clock import Clock
 from message_buffer.events.conversation_events import CANCELLED, cancelled_event
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.lanes.lane import Lane
+from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 from message_buffer.rules.quota import Charge
 
 
 class Buffering:
-    def __init__(self, lane: Lane, bus: EventBus, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: EventBus, takeovers: IdleTable, clock: Clock) -> None:
         self._lane = lane
         self._bus = bus
+        self._takeovers = takeovers
         self._clock = clock
 
     def buffer_all(
@@ -51,6 +55,8 @@ class Buffering:
         """
         name = str(message.conversation)
         outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
+        is_repeat = isinstance(outcome, o.AlreadyCancelled)  # and must not end the steps after a newer message
+        self._takeovers.end_steps(name, upto_ms=sent_at_ms(decode_fields(message.payload)) if is_repeat else NO_END_MS)
         done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
         return cancelled_event(
             message.conversation,
@@ -73,6 +79,7 @@ class Buffering:
         if isinstance(outcome, o.BufferRetimed) and outcome.due_at_ms <= self._clock():
             done.count("flushed")
         else:
+            self._takeovers.end_steps(str(message.conversation), upto_ms=sent_at_ms(decode_fields(message.payload)))
             done.ignored["flush"] += 1
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:

@@ -28,6 +28,7 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import MessageBufferError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
@@ -35,7 +36,6 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import IngestSettings, read_settings
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
@@ -70,13 +70,20 @@ def _ingest() -> Ingest:
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, queues=settings.queues),
-        takeovers=TakeoversTable(settings.takeovers_table),
+        book=RuleBook(
+            RulesTable(settings.rules_table),
+            settings.rules,
+            telemetry,
+            queues=settings.queues,
+            has_platform_numbers=settings.platform_numbers,
+        ),
+        takeovers=IdleTable(settings.takeovers_table),
         progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
+        notes_replies=settings.notes_replies,
     )
 
 

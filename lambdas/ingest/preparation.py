@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
+from lambdas.ingest.platforms.base import Incoming, Intake, Reply, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
@@ -125,7 +125,7 @@ def _prepare_one(
             if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
                 learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            payload = _payload_of(message, rules, agent=agent, queue=queue, traceparent=intake.traceparent)
             timing = timing_of(message, rules)
             prepared.messages.append(
                 PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
@@ -136,7 +136,7 @@ def _prepare_one(
             new_timing = timing_of(message, rules) if message.attachments else None
             queue = queue_of(book.queues, conversation, agent=agent, rule=rules.queue)
             change = update._replace(conversation=conversation)
-            payload = _payload_of(message, agent=agent, queue=queue, traceparent=intake.traceparent)
+            payload = _payload_of(message, rules, agent=agent, queue=queue, traceparent=intake.traceparent)
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             texts = (update.message_id, *(getattr(update, name, None) for name in ("author", "emoji")))
@@ -186,18 +186,44 @@ def update_belongs(
     return Belongs(conversation, agent)
 
 
-def _payload_of(message: Message, **route: str | None) -> bytes:
-    """Return the payload of the message with its agent, by which rules of the bus can route its batch, its queue, and
-    its trace."""
-    known = {name: value for name, value in route.items() if value is not None}
+def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
+    """Encode the message with its agent, queue and trace, and the steps after silence. Rules of the bus can route its
+    batch by the agent."""
+    found = {**route, "idle_after_ms": rules.idle_after_ms or None}
+    known = {name: value for name, value in found.items() if value is not None}
     return encode(message.model_copy(update=known) if known else message)
 
 
-def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
+def _prepare_reply(reply: Reply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
     """Return the prepared reply, or None if it does not put its conversation on hold.
 
     The rules decide that. They also say whether people type in the app that sent the reply.
     """
+    found = reply_belongs(reply, book, aliases)
+    if found is None:
+        return None
+    conversation, agent = found
+    rules = book.for_conversation(conversation, agent).rules
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
+        return None
+    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+
+
+def noted_replies(
+    intake: Intake, book: RuleBook, aliases: Aliases | None, *, notes_all: bool
+) -> Iterator[tuple[str, int, bool]]:
+    """Yield (conversation, time, whether the rules have `idleAfterMs`) for each reply, oldest first. Unless
+    `notes_all`, skip replies without that rule, and do not look up their aliases."""
+    for reply in sorted([*intake.sent, *intake.human_replies], key=lambda each: each.at_ms):
+        found = reply_belongs(reply, book, None)
+        if found and (notes_all or book.for_conversation(*found).rules.idle_after_ms):
+            found = reply_belongs(reply, book, aliases) or found
+            yield str(found.conversation), reply.at_ms, bool(book.for_conversation(*found).rules.idle_after_ms)
+
+
+def reply_belongs(reply: Reply, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
+    """Return the conversation and the agent of a message of the business, or None if its id is not valid."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:
@@ -207,17 +233,15 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
             conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
-    rules = book.for_conversation(conversation, agent).rules
-    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
-        return None
-    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
-    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
+    return Belongs(conversation, agent)
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:
     """Return how long a buffer waits after this message by these rules."""
     files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
     return rules.timing_of(
+        message.text,
+        message.received_at,
         is_media=bool(files) and not message.text,
         is_pending=any(each.pending for each in message.attachments),
         in_album=message.group_id is not None,

@@ -17,8 +17,8 @@ from lambdas.ingest.charging import Refusals, charge_all
 from lambdas.ingest.human_replies import hand_off_all
 from lambdas.ingest.messages_put_aside import MessagesPutAside
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
-from lambdas.ingest.preparation import Belongs, belongs, prepare
+from lambdas.ingest.platforms.base import Intake, Platform, Signer, TooManyItems, Webhook, to_json
+from lambdas.ingest.preparation import Belongs, belongs, noted_replies, prepare
 from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
@@ -31,13 +31,13 @@ from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLa
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.events.hand_offs import HandOffs
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
@@ -61,22 +61,25 @@ class Ingest:
         bus: EventBus,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: TakeoversTable,
+        takeovers: IdleTable,
         dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
         patience: WebhookPatience | None = None,
+        notes_replies: bool = False,
     ) -> None:
         self._lane = lane
+        self._notes_replies = notes_replies
         self._patience = patience
         self._unauthenticated = UnauthenticatedLog(telemetry, clock)
         self._authentication = Authentication(
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
         self._bus = bus
-        self._buffering = Buffering(lane, bus, clock)
+        self._takeovers = takeovers
+        self._buffering = Buffering(lane, bus, takeovers, clock)
         self._hand_offs = HandOffs([lane], bus, takeovers, has_queue=HANDOFF in book.queues, clock=clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
@@ -211,6 +214,7 @@ class Ingest:
             replies = (each for each in newest_first if self._may(each.conversation, done, refusals))
             hand_off_all(self._hand_offs, in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
+            self._note_replies(platform, intake)
             if refusals and not is_refused:
                 done.count("put_aside", len(refusals.messages))
                 done.count("dropped", done.refused.total() - len(refusals.messages))
@@ -223,6 +227,17 @@ class Ingest:
         if is_refused:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         return Response(200, to_json(done.summary()), unreadable=intake.ignored["unreadable"])
+
+    def _note_replies(self, platform: Platform, intake: Intake) -> None:
+        """Note when the business replied, for the counts of gaps and of silence. Nothing else depends on this."""
+        try:
+            noted = noted_replies(intake, self._book, self._aliases, notes_all=self._notes_replies)
+            for name, at_ms, has_steps in self._while_time_is_left(noted):
+                self._lane.note_reply(name, at_ms=at_ms)
+                if has_steps:
+                    self._takeovers.note_reply(name, at_ms=min(at_ms, self._clock()))
+        except MessageBufferError as error:
+            self._telemetry.info("replies not noted", platform=platform.name, reason=str(error))
 
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:

@@ -57,14 +57,17 @@ class BufferClient:
         raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")
 
 
-def check_gate(buffer: BufferClient, policy: str, batch: Batch, *, parts_sent: int, has_waited: bool) -> GateCheck:
+def check_gate(
+    buffer: BufferClient, policy: str, batch: Batch, *, parts_sent: int, has_waited: bool, sending: bool = True
+) -> GateCheck:
     """Ask the buffer whether the next part may be sent. The result may be outdated at once.
 
-    `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough.
+    `batch` is the newest batch of the turn. `has_waited` says that the turn went back for long enough, and `sending`
+    that the part is ready, so the buffer notes the time of a reply.
     """
-    fields: Json = {}
+    fields: Json = {"lane": batch.lane, "sending": True} if sending else {}
     if not has_waited and policy != DELIVER and (not parts_sent or policy == INTERRUPT):
-        fields = {"generation": batch.generation, "lane": batch.lane}
-    # Without these fields, the gate answers even in an outage of Valkey.
+        fields |= {"generation": batch.generation, "lane": batch.lane}
+    # Without the generation, the gate answers even in an outage of Valkey.
     seen = buffer.call("gate", batch.conversation, **fields)
     return GateCheck(next(iter(seen["holds"]), None), newer=seen.get("newer", False))

@@ -213,7 +213,7 @@ class Responder:
             self._withhold(owned, QUESTION_TOO_LONG)
         elif owned.record.reply_count.at(self._clock()).replies >= self._options.max_replies_an_hour:
             self._withhold(owned, TOO_MANY_REPLIES)
-        elif hold := self._pass_gate(owned, parts_sent=0).hold:
+        elif hold := self._pass_gate(owned, parts_sent=0, sending=False).hold:
             self._withhold(owned, ON_HOLD, hold)
         elif not self._count_for_tenant(owned):
             self._withhold(owned, TOO_MANY_OF_TENANT)
@@ -263,12 +263,12 @@ class Responder:
         tenant, at_most = owned.conversation.tenant, self._options.max_tenant_replies_an_hour
         return self._table.count_reply(tenant, now_ms=self._clock(), at_most=at_most)
 
-    def _pass_gate(self, owned: OwnedTurn, *, parts_sent: int) -> GateCheck:
+    def _pass_gate(self, owned: OwnedTurn, *, parts_sent: int, sending: bool) -> GateCheck:
         """Ask the gate. Raise TryAgain if it is closed before the first part."""
         oldest = owned.delivered.entries[0]
         left_ms = oldest.first_received_at_ms + self._options.gate_wait_seconds * 1_000 - self._clock()
         buffer, policy, has_waited = self._collaborators.buffer, self._options.gate, left_ms <= 0
-        check = check_gate(buffer, policy, owned.newest, parts_sent=parts_sent, has_waited=has_waited)
+        check = check_gate(buffer, policy, owned.newest, parts_sent=parts_sent, has_waited=has_waited, sending=sending)
         if check.newer and not check.hold and not parts_sent:
             self._telemetry.info("reply waits: newer messages", **_ids(owned))
             raise TryAgain(min(MIN_GATE_PAUSE_SECONDS << (oldest.receives - 1), left_ms // 1_000 + 1))
@@ -285,7 +285,7 @@ class Responder:
             # After the whole text was sent, a tool is used whatever the gate says. A tool that an earlier run has used
             # may itself be the reason of a hold.
             if part.state == PLANNED and not (part.tool and number):
-                check = self._pass_gate(owned, parts_sent=number)
+                check = self._pass_gate(owned, parts_sent=number, sending=not part.tool)
                 if check.hold:
                     self._withhold(owned, ON_HOLD, check.hold)
                 if check.hold or check.newer:

@@ -9,10 +9,9 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.telemetry import Telemetry
 
-# A page is small, because the script that puts its conversations back blocks Valkey.
+# The script blocks Valkey while it puts conversations back. If more claims have expired, the shard's processor, which
+# the pass starts if it is missing, puts back the rest.
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
-# If more claims have expired on a shard, the next pass puts back the rest.
-MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 
 
 class Watchdog:
@@ -39,7 +38,7 @@ class Watchdog:
                 break
             shard = (first + n) % shards
             try:
-                checked.append(self._check_shard(shard, remaining_ms))
+                checked.append(self._check_shard(shard))
             except StoreError as error:
                 first_error = first_error or error
                 self._telemetry.count("StoreFailures")
@@ -61,9 +60,12 @@ class Watchdog:
         if len(checked) == self._lane.settings.shards:
             self._telemetry.count("Sweeps")
 
-    def _check_shard(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
+    def _check_shard(self, shard: int) -> tuple[ShardRecovered, int]:
         """Return the shard's state, and how long its oldest conversation is overdue."""
-        recovered, conversations = self._recover(shard, remaining_ms)
+        recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
+        for conversation in recovered.conversations:
+            self._telemetry.warn("recovered", conversation=conversation)
+        conversations = len(recovered.conversations)
         overdue_ms = 0 if recovered.oldest_due_at_ms is None else max(self._clock() - recovered.oldest_due_at_ms, 0)
         if conversations:
             self._telemetry.count("Recovered", conversations)
@@ -73,15 +75,3 @@ class Watchdog:
             overdue_ms=overdue_ms, heartbeat_at_ms=recovered.heartbeat_at_ms,
         )  # fmt: skip
         return recovered, overdue_ms
-
-    def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
-        """Put expired claims back, page by page. Return (the last page, the number of all claims put back)."""
-        conversations = 0
-        while True:
-            recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
-            for conversation in recovered.conversations:
-                self._telemetry.warn("recovered", conversation=conversation)
-            conversations += len(recovered.conversations)
-            is_last = len(recovered.conversations) < MAX_CONVERSATIONS_IN_A_RECOVERY
-            if is_last or conversations >= MAX_CONVERSATIONS_RECOVERED_IN_A_PASS or remaining_ms() < self._max_step_ms:
-                return recovered, conversations

@@ -4,7 +4,7 @@
 --
 -- Reads    old_due_at, mode, first_at, arrived_at, gap_ms, count, has_max_bytes, now_ms, conversation, held_key
 -- Reads    silence_ms, silence_rule, typing_ms, max_wait_ms, max_messages, min_messages, flush_reason, pressed
--- Reads    k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at
+-- Reads    learned, earliest_at
 -- Sets     due_at: due time, a number
 -- Sets     why: '<reason> <rule> <wait_ms>', the event's `flushReason`, `rule` and `appliedWaitMs`; or unchanged
 
@@ -16,10 +16,14 @@ else
   local wait_ms, is_pressed = silence_ms, pressed ~= '' and (count == 1 or count - min_messages > 0)
   if is_pressed then
     wait_ms, rule = pressed, 'pressedSilenceMs'
-  elseif mean then
-    wait_ms, rule = math.ceil(mean + k * dev), 'adaptive'
-    if wait_ms - ceiling_ms > 0 then wait_ms, rule = ceiling_ms, 'adaptiveCeilingMs' end
-    if wait_ms - floor_ms < 0 then wait_ms, rule = floor_ms, floor_rule end
+  elseif learned ~= '' then
+    -- Pick one of the message's waits by its place, as place_of of message_buffer/rules/learned.py does.
+    local place = count == 1 and (gap_ms and gap_ms <= 30000 and 1 or 0) or count == 2 and 2 or 7
+    if count > 1 then
+      place = place + (gap_ms > 3000 and 1 or 0) + (gap_ms > 6000 and 1 or 0)
+      place = place + (gap_ms > 10000 and 1 or 0) + (gap_ms > 15000 and 1 or 0)
+    end
+    wait_ms, rule = string.sub(learned, place * 5 + 1, place * 5 + 5), 'learned'
   elseif count > 1 and gap_ms - typing_ms < 0 then
     wait_ms, rule = typing_ms, 'typingInferenceMs'
   end

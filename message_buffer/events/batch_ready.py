@@ -53,6 +53,8 @@ class Content(NamedTuple):
     last_sent_at_ms: int
     traceparent: str | None = None
     """The trace of the first message that has one."""
+    idle_after_ms: list[int] = []  # noqa: RUF012 - nobody changes a content
+    """The steps of the rule `idleAfterMs` that ingest stored in the newest message."""
 
     @property
     def wire(self) -> bytes:
@@ -73,6 +75,7 @@ def content_of(payloads: list[bytes]) -> Content:
         queue if isinstance(queue, str) else None,
         max(map(sent_at_ms, messages), default=0),
         next(traces, None),
+        stored[-1].get("idleAfterMs") or [],
     )
 
 
@@ -85,7 +88,7 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    for name in ("agent", "queue", "traceparent"):  # the event has its own fields of these names
+    for name in ("agent", "queue", "traceparent", "idleAfterMs"):  # fields of the batch, or of nobody
         message.pop(name, None)
     sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
     message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"

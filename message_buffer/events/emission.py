@@ -6,6 +6,7 @@ its id and its messages. At worst, the batch is sent twice, and consumers recogn
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,12 +17,15 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.batch_queues import BatchQueues, acceptable
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.events.idle import IdleTable
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECOND_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.tuning.counts import GapCounts
+from message_buffer.tuning.tuning_table import TuningTable
 
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
 # on an open connection fit into this time, even with the largest `timings.answer_ms`.
@@ -51,7 +55,7 @@ class TimeLeft:
 
 
 class Emission:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - `open_emission` makes each of them
         self,
         bus: EventBus,
         objects: ObjectStore,
@@ -59,8 +63,10 @@ class Emission:
         telemetry: Telemetry,
         *,
         queues: BatchQueues,
+        idle: IdleTable,
         max_event_bytes: int,
         max_attempts: int,
+        gap_counts: GapCounts,
         clock: Clock = system_clock,
     ) -> None:
         self._bus = bus
@@ -68,8 +74,10 @@ class Emission:
         self._dead_letters = dead_letters
         self._telemetry = telemetry
         self._queues = queues
+        self._idle = idle
         self._max_event_bytes = max_event_bytes
         self._max_attempts = max_attempts
+        self._gap_counts = gap_counts
         self._clock = clock
 
     def connect(self) -> None:
@@ -77,17 +85,17 @@ class Emission:
         if self._queues:
             self._queues.connect()
 
-    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
-        """Emit a batch, or dead-letter it.
+    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
+        """Emit a batch, or dead-letter it. Return the conversation's unfinished turn.
 
         Raise SendFailed if the caller must try the batch again later.
         """
         if taken.attempt > self._max_attempts:
             # The last attempt sent no dead letter: its run died, had an unexpected error, or could not reach the queue.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
-            return
+            return ""
         try:
-            self._emit(conversation, taken, time)
+            return self._emit(conversation, taken, time)
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
@@ -97,6 +105,11 @@ class Emission:
             if taken.attempt < self._max_attempts:
                 raise
             self._dead_letter(conversation, taken, time, reason=str(error))
+        return ""
+
+    def write_counts(self, time: TimeLeft) -> None:
+        """Write what was counted of the emitted batches. Call this only when a batch is completed."""
+        self._gap_counts.write(time.has_a_call)
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
@@ -112,7 +125,7 @@ class Emission:
         self._emit(conversation, taken, time)
         return taken.batch_id
 
-    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
+    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
         queue = self._queue_of(conversation, taken, content)
         event = partial(batch.event_of, conversation, taken, content, emitted_at_ms=now_ms, queue=queue)
@@ -121,6 +134,11 @@ class Emission:
         if oversize:
             reference = self._store(batch.object_key(batch.BATCHES, conversation, taken), content.wire, time)
             detail = acceptable(to_json(event(reference=reference)))
+        if content.idle_after_ms and not (taken.handoff or is_trial(conversation)):
+            try:
+                self._idle.begin_steps(conversation, taken, content, now_ms=now_ms)
+            except SendFailed as error:
+                self._telemetry.warn("steps not begun", conversation=conversation, reason=str(error))
         publish = partial(self._bus.publish, batch.DETAIL_TYPE, detail.decode())
         time.require_a_call()
         if queue is None:
@@ -129,6 +147,7 @@ class Emission:
             send = partial(self._queues.send, queue, batch.DETAIL_TYPE, detail.decode())
             self._queues.send_while(publish, partial(send, conversation=conversation, batch_id=taken.batch_id))
         self._report_emitted(conversation, taken, queue, oversize=oversize)
+        return self._gap_counts.add(conversation, taken, content.messages, agent=content.agent)
 
     def _queue_of(self, conversation: str, taken: BatchTaken, content: batch.Content) -> str | None:
         """Return the name of the batch's queue. Only the bus gets trials, because no consumer may answer them."""
@@ -137,6 +156,8 @@ class Emission:
         return self._queues.name_of(content.queue, is_handed_off=taken.handoff is not None)
 
     def _dead_letter(self, conversation: str, taken: BatchTaken, time: TimeLeft, *, reason: str) -> None:
+        with suppress(SendFailed):
+            self._idle.undo_steps(conversation, last_at_ms=taken.last_at_ms)
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escape to ASCII, since SQS refuses some of the characters that people can write.
@@ -184,8 +205,10 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         DeadLetterQueue(settings.dead_letter_queue_url),
         telemetry,
         queues=BatchQueues(settings.queues),
+        idle=IdleTable(settings.takeovers_table),
         max_event_bytes=settings.max_event_bytes,
         max_attempts=settings.max_attempts,
+        gap_counts=GapCounts(TuningTable(settings.tuning_table), telemetry),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
 from message_buffer.events.event_bus import EventBus, conversation_event
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import NO_END_MS, Holder, shown_end
 from message_buffer.lanes.lane import Lane
@@ -19,7 +20,6 @@ from message_buffer.limits import HOUR_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.queues import HANDOFF
 from message_buffer.takeovers.takeover import Takeover
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 HANDED_OFF = "messages.conversation.handed_off"
 HANDED_BACK = "messages.conversation.handed_back"
@@ -55,14 +55,14 @@ class HandOffs:
         self,
         lanes: Sequence[Lane],
         bus: EventBus,
-        table: TakeoversTable,
+        table: IdleTable,
         *,
         has_queue: bool = False,
         clock: Clock = system_clock,
     ) -> None:
         self._lanes = lanes
         self._bus = bus
-        self._table = table
+        self.table = table
         self.has_queue = has_queue
         self._clock = clock
 
@@ -93,12 +93,13 @@ class HandOffs:
         if not takeover.is_on(self._clock()):
             return takeover, False
         self._hold(name, takeover, initiator.cause)
+        self.table.end_steps(name)
         if not takeover.is_published:
             about = {"messageId": initiator.message_id, "until": shown_end(takeover.until_ms)}
             self._publish(HANDED_OFF, conversation, initiator, takeover.began_at_ms, reason=initiator.reason, **about)
-        if self._table.mark_published(name, began_at_ms=takeover.began_at_ms):
+        if self.table.mark_published(name, began_at_ms=takeover.began_at_ms):
             return takeover, not takeover.is_published
-        if not self._table.read(name).is_on(self._clock()):
+        if not self.table.read(name).is_on(self._clock()):
             # The conversation was handed back since the takeover was stored. The hold above may have begun after that,
             # so end it.
             self._resume(name, HANDED_OFF_HOLDS)
@@ -126,13 +127,14 @@ class HandOffs:
         # End the takeover before the holds, or a late delivery of a human agent's earlier reply could begin them again.
         self._save(conversation, change)
         outcomes = self._resume(name, holds)
-        if (begun := self._table.read(name)).is_on(self._clock()):
+        if (begun := self.table.read(name)).is_on(self._clock()):
             # A new hand-off has begun since the takeover ended. Its hold may have ended above, so begin it again.
             self._hold(name, begun, initiator.cause)
         return outcomes, was_on
 
     def complete(self, conversation: ConversationId, initiator: Initiator, *, at_ms: int) -> None:
         """Publish that the conversation's task is done, with the messages that arrived until `at_ms`."""
+        self.table.end_steps(str(conversation), upto_ms=at_ms)
         self._publish(COMPLETED, conversation, initiator, at_ms, summary=initiator.reason)
 
     def _hold(self, name: str, takeover: Takeover, cause: str) -> None:
@@ -154,9 +156,9 @@ class HandOffs:
         """Store the takeover that `change` returns for the stored one and the time, and return it. Raise SendFailed."""
         name = str(conversation)
         for _ in range(MAX_SAVES_OF_A_TAKEOVER):
-            before, now_ms = self._table.read(name), self._clock()
+            before, now_ms = self.table.read(name), self._clock()
             takeover = change(before, now_ms=now_ms)
-            if takeover is before or self._table.save(name, takeover, now_ms=now_ms):
+            if takeover is before or self.table.save(name, takeover, now_ms=now_ms):
                 return takeover
         raise SendFailed("save takeover: other requests keep changing it")
 

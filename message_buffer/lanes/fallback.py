@@ -109,6 +109,11 @@ class LaneWithFallback:
         both = (resumed, in_dynamodb)
         return next(each for kind in (o.OnHold, o.HoldEnded, o.NotOnHold) for each in both if isinstance(each, kind))
 
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Note the reply in the DynamoDB lane only if the Valkey lane does not know the conversation."""
+        noted = self._tried(conversation, lambda: self._valkey_lane.note_reply(conversation, at_ms=at_ms))
+        return noted or self._dynamodb_lane.note_reply(conversation, at_ms=at_ms)
+
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         outcome = self._tried(
             conversation,

@@ -38,6 +38,10 @@ class Lane(Protocol):
     ) -> o.ResumeOutcome:
         """End all holds and the hand-off mark, or only what has this holder and this cause."""
 
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Note when a reply was sent, if it is the first one since the conversation's last batch. Return whether the
+        lane knows the conversation."""
+
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended: ...
 
     def edit_message(

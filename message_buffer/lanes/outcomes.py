@@ -187,6 +187,10 @@ class BatchTaken:
     """The hand-off mark, if the conversation had one that had not ended when the batch was taken."""
     previous_at_ms: int | None = None
     """When the conversation's last message before this batch arrived. None if the lane does not remember one."""
+    replied_at_ms: int | None = None
+    """When the first reply since then was sent, or an earlier time if none was. None if no reply was ever noted."""
+    tail: str = ""
+    """The text that the counts of the batch before have left for those of this one."""
 
 
 @outcome
@@ -196,8 +200,6 @@ class BatchCompleted:
     next_due_at_ms: int | None
     count: int
     start_id: str | None
-    ids_forgotten: int = 0
-    """How many message ids the lane forgot in less than a day, because it remembers a limited number of ids."""
 
 
 @outcome
@@ -393,20 +395,11 @@ Deleted = MessageDeleted | MessageFrozen | MessageAbsent
 
 
 @outcome
-class ListedConversation:
-    """A conversation on a page. Its state may have changed since the page was read."""
-
-    conversation: str
-    state: str  # PENDING | INFLIGHT
-    scheduled_at_ms: int  # as in Conversation
-
-
-@outcome
 class ConversationPage:
     """A page of conversations, which may be empty or repeat a conversation. `next_cursor` asks for the next page."""
 
     next_cursor: str | None
-    conversations: list[ListedConversation]
+    conversations: list[str]
 
 
 @outcome
@@ -414,7 +407,6 @@ class Conversation:
     """A conversation as an operator sees it."""
 
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # pending: when the processor checks it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None

@@ -75,9 +75,13 @@ def escape_part(part: str) -> str:
     return part.replace("%", "%25").replace("/", "%2F")
 
 
+def unescape_part(part: str) -> str:
+    return part.replace("%2F", "/").replace("%25", "%")
+
+
 def parse_conversation_id(text: str) -> ConversationId:
     """Return the parts of a conversation's id. Raise InvalidId."""
-    parts = [part.replace("%2F", "/").replace("%25", "%") for part in text.split("/")]
+    parts = [unescape_part(part) for part in text.split("/")]
     if len(parts) != len(ConversationId._fields) or not all(parts):
         raise InvalidId("a conversation id reads tenant/platform/account/user")
     return ConversationId(*parts)

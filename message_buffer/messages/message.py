@@ -114,6 +114,8 @@ class Message(_Open):
     """The agent that served the conversation when the message arrived."""
     queue: Text | None = None
     """The queue that the rules named when the message arrived. None in a stage without queues."""
+    idle_after_ms: list[int] | None = None
+    """The steps of the rule of this name when the message arrived. None if there are none."""
     traceparent: Text | None = None
     """The trace of the webhook that contained the message, as W3C's header names it."""
 

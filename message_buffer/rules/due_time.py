@@ -6,10 +6,10 @@ must compute due times inside Valkey; `test_due_time_formula.py` runs both on th
 milliseconds, reasons and rules.
 """
 
-import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from message_buffer.limits import MINUTE_MS
+from message_buffer.rules.learned import DIGITS, place_of
 from message_buffer.rules.timing import RuleName, Timing
 
 
@@ -28,13 +28,6 @@ class Due(NamedTuple):
         return self._replace(due_at_ms=due_at_ms, wait_ms=self.wait_ms + due_at_ms - self.due_at_ms)
 
 
-class Rhythm(NamedTuple):
-    """The author's rhythm: the smoothed mean of the gaps and their smoothed deviation, to a tenth of a millisecond."""
-
-    mean_ms: float
-    deviation_ms: float
-
-
 class Arrival(NamedTuple):
     """The time that counts as a message's arrival, and the gap since the arrival before it. For a first message, the
     gap is None."""
@@ -51,8 +44,6 @@ class Facts(NamedTuple):
     message_count: int
     gap_ms: float | None = None
     """The gap before the newest message. None if it is not known, which is normal for the first message."""
-    rhythm: Rhythm | None = None
-    """The author's rhythm, including the newest gap. None if it is not known."""
     held_until_ms: int = 0
     """The end of the conversation's hold; a time in the past has no effect."""
     has_max_bytes: bool = False
@@ -72,25 +63,6 @@ def arrival_of(now_ms: int, last_at_ms: int | None) -> Arrival:
         return Arrival(now_ms, None)
     lag_ms = last_at_ms - now_ms
     return Arrival(last_at_ms if 0 < lag_ms <= MINUTE_MS else now_ms, max(-lag_ms, 0))
-
-
-def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) -> Rhythm | None:
-    """Return the author's rhythm after one more message, smoothed as RFC 6298 smooths round-trip times.
-
-    The rhythm changes only if the rules are adaptive and the message was typed, not pressed. A gap above the ceiling
-    does not count, because the author has begun a new thought.
-    """
-    if not timing.adaptive or timing.pressed_ms is not None or gap_ms is None:
-        return rhythm
-    ceiling_ms = _bounds(timing).ceiling_ms
-    if gap_ms > ceiling_ms:
-        return rhythm
-    if rhythm is None:
-        return Rhythm(round(float(gap_ms), 1), round(gap_ms / 2, 1))
-    return Rhythm(
-        round(0.875 * rhythm.mean_ms + 0.125 * gap_ms, 1),
-        round(0.75 * rhythm.deviation_ms + 0.25 * abs(rhythm.mean_ms - gap_ms), 1),
-    )
 
 
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
@@ -135,12 +107,9 @@ def _silence_is_over(facts: Facts, timing: Timing) -> Due:
 
 def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
     """Return how long a batch waits after a typed message, and the rule that decides this wait."""
-    if timing.adaptive and facts.rhythm is not None:
-        bounds = _bounds(timing)
-        learned_ms = math.ceil(facts.rhythm.mean_ms + bounds.deviations * facts.rhythm.deviation_ms)
-        if min(learned_ms, bounds.ceiling_ms) < bounds.floor_ms:
-            return bounds.floor_ms, bounds.floor_rule
-        return (learned_ms, "adaptive") if learned_ms <= bounds.ceiling_ms else (bounds.ceiling_ms, "adaptiveCeilingMs")
+    if timing.learned:
+        at = DIGITS * place_of(facts.message_count, facts.gap_ms)
+        return int(timing.learned[at : at + DIGITS]), "learned"
     if facts.message_count > 1 and facts.gap_ms is not None and facts.gap_ms < timing.typing_ms:
         return timing.typing_ms, "typingInferenceMs"
     return timing.silence_ms, timing.silence_rule
@@ -167,18 +136,3 @@ def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
         if timing.flush_reason:
             due = at(now_ms, timing.flush_reason, timing.silence_rule)
     return due_after_hold(due, facts.held_until_ms, facts.last_at_ms) if facts.held_until_ms > now_ms else due
-
-
-class _Bounds(NamedTuple):
-    """The bounds of an adaptive wait. `Rules` packs them into the text `Timing.adaptive`."""
-
-    deviations: float
-    """The wait is the mean gap plus this many deviations."""
-    floor_ms: int
-    ceiling_ms: int
-    floor_rule: RuleName
-
-
-def _bounds(timing: Timing) -> _Bounds:
-    deviations, floor_ms, ceiling_ms, floor_rule = timing.adaptive.split()
-    return _Bounds(float(deviations), int(floor_ms), int(ceiling_ms), cast(RuleName, floor_rule))

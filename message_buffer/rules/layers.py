@@ -1,6 +1,6 @@
 """The layers of rules: which of them apply to a message, how they are merged, and which layer set a field.
 
-    defaults <- stage <- tenant <- agent <- conversation
+    defaults <- platform <- deployed <- stage <- tenant <- agent <- conversation
 
 In each layer, the preset is applied first, then the layer's own fields, then its override for the message's platform.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, OnHumanReply, RuleLayer, Rules, RuleValue
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, CheckedModel, RuleLayer, Rules, RuleValue
 
 
 class Origin(NamedTuple):
@@ -27,6 +27,7 @@ class SkippedLayer(NamedTuple):
     reason: str
 
 
+DEPLOYED = "deployed"
 _DEFAULT = Origin("defaults", "default", None)
 
 
@@ -43,19 +44,22 @@ class ResolvedRules(NamedTuple):
         for name, wire_name in RULE_FIELDS.items():
             layer, via, version = self.origins.get(name, _DEFAULT)
             value = getattr(self.rules, name)
-            value = value.model_dump() if isinstance(value, OnHumanReply) else value
+            value = value.model_dump() if isinstance(value, CheckedModel) else value
             explained[wire_name] = {"value": value, "layer": layer, "via": via, "version": version}
         return explained
 
 
-def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
+def resolve_rules(layers: Iterable[RuleLayer], platform: str = "", numbers: RuleLayer | None = None) -> ResolvedRules:
     """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
     If the merged rules are invalid, begin with as many of the lowest layers as are valid together. Then add the others
     one by one. Skip each layer that makes the rules invalid, and name it in `skipped`. The result depends only on the
-    arguments, so a caller may cache it until a layer changes.
+    arguments, so a caller may cache it until a layer changes. `numbers` is the layer `platform`, which applies only if
+    all layers are valid together.
     """
     layers = tuple(layers)
+    if numbers and not (resolved := resolve_rules((numbers, *layers), platform)).skipped:
+        return resolved
     kept, resolved = _longest_valid_run(layers, platform)
     skipped = []
     for layer in layers[len(kept) :]:
@@ -74,10 +78,19 @@ def _longest_valid_run(layers: tuple[RuleLayer, ...], platform: str) -> tuple[tu
     return (), _merge((), platform)
 
 
+def read_layer(scope: str, rules: Mapping[str, Any], *, version: int | None = None) -> RuleLayer:
+    """Return the layer of a scope. Raise InvalidRules, with a line for each problem."""
+    if ours := {"name", "version"} & rules.keys():
+        raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
+    if "quota" in rules and not scope.startswith("tenant:"):
+        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
+    return RuleLayer.model_validate({**rules, "name": scope, "version": version})
+
+
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
     """Return the reasons why the functions would ignore these rules of `cdk.json`, a line for each."""
     try:
-        layer = RuleLayer.model_validate({**rules, "name": "deployed"})
+        layer = read_layer(DEPLOYED, rules)
     except InvalidRules as error:
         return str(error).splitlines()
     found: dict[str, str] = {}

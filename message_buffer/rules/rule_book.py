@@ -1,11 +1,11 @@
 """The rules that are in force, as one instance of a function knows them.
 
-    defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
+    defaults <- platform <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
-The table contains all layers except the first two. Operators change the layers there. An instance reads the table's
-version every few seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table
-cannot be reached, the rules that were read last stay in force. An instance that has never read the table cannot know
-who owns an account, so it refuses messages.
+The table contains the layers from `stage` on, and the doors. Operators change both there. An instance reads the
+table's version every few seconds, and the whole table only if the version has changed. Invalid rules are skipped. If
+the table cannot be reached, the rules that were read last stay in force. An instance that has never read the table
+cannot know who owns an account, so it refuses messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, door_of, escape_part
-from message_buffer.rules.layers import ResolvedRules, resolve_rules
+from message_buffer.rules.layers import DEPLOYED, ResolvedRules, read_layer, resolve_rules
+from message_buffer.rules.platform_numbers import numbers_of
 from message_buffer.rules.queues import NO_QUEUES, Queues
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
@@ -33,7 +34,6 @@ T = TypeVar("T")
 MAX_RESOLVED_RULES = 4_096
 # While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
 MAX_MS_BETWEEN_RULES_CHECKS = 30_000
-DEPLOYED = "deployed"
 STAGE = "stage"
 # A door's scope is this prefix and the door's name.
 DOOR = "door:"
@@ -75,11 +75,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLa
         raise InvalidRules("rules: use an object of rules")
     if scope.startswith("account:"):
         return Owner.model_validate(rules)
-    if ours := {"name", "version"} & rules.keys():
-        raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
-    if "quota" in rules and not scope.startswith("tenant:"):
-        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
-    return RuleLayer.model_validate({**rules, "name": scope, "version": version})
+    return read_layer(scope, rules, version=version)
 
 
 class _Snapshot:
@@ -90,16 +86,17 @@ class _Snapshot:
         self._stage_rules = stage_rules
         self._telemetry = telemetry
         self._read: dict[str, RuleLayer | Owner | Door | None] = {}
-        self._resolved: dict[tuple[tuple[str, ...], str], ResolvedRules] = {}
+        self._resolved: dict[tuple[tuple[str, ...], str, str], ResolvedRules] = {}
 
-    def resolve(self, scopes: Iterable[str], platform: str) -> ResolvedRules:
+    def resolve(self, scopes: Iterable[str], platform: str, numbers: RuleLayer | None) -> ResolvedRules:
         # Cache by the scopes that have rules. Most conversations have no rules of their own, so they share one result.
         known = tuple(scope for scope in scopes if scope in self._stored)
-        resolved = self._resolved.get((known, platform))
+        key = known, platform, numbers.name if numbers else ""
+        resolved = self._resolved.get(key)
         if resolved is None:
             if len(self._resolved) >= MAX_RESOLVED_RULES:
                 self._resolved.clear()
-            resolved = self._resolved[known, platform] = resolve_rules(self.layers(known), platform)
+            resolved = self._resolved[key] = resolve_rules(self.layers(known), platform, numbers)
             for skipped in resolved.skipped:
                 self._skip(skipped.layer, skipped.reason, platform=platform)
         return resolved
@@ -158,6 +155,7 @@ class RuleBook:
         *,
         queues: Queues = NO_QUEUES,
         quota: Quota = ACCOUNT_QUOTA,
+        has_platform_numbers: bool = True,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
@@ -165,6 +163,7 @@ class RuleBook:
         self._telemetry = telemetry
         self.queues = queues
         self._quota = quota
+        self._has_platform_numbers = has_platform_numbers
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
@@ -174,7 +173,9 @@ class RuleBook:
         self._checking = Lock()
 
     def for_conversation(self, conversation: ConversationId, agent: str | None = None) -> ResolvedRules:
-        return self._current().resolve(scopes_of(conversation, agent), conversation.platform)
+        snapshot, platform, account = self._current(), conversation.platform, conversation.account
+        numbers = numbers_of(platform, account) if self._has_platform_numbers else None
+        return snapshot.resolve(scopes_of(conversation, agent), platform, numbers)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
         """Return the layers that apply to this conversation, the lowest first."""

@@ -40,6 +40,7 @@ from message_buffer.rules.control_words import (
     compared_form,
     control_words,
 )
+from message_buffer.rules.learned import NUMBERS, packed_waits, seen
 from message_buffer.rules.queues import QUEUE_NAME
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
@@ -49,10 +50,12 @@ MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
 MAX_WAIT_MS = DAY_MS
+MAX_IDLE_STEPS = 5
+MAX_IDLE_MS = 7 * DAY_MS
 _UNREADABLE = 10**30
 
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
-RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | tuple[float, ...] | OnHumanReply | None"
 
 # Each preset sets the silence, the typing wait and the longest wait, because a lower layer's silence may be longer than
 # the preset's `max_wait_ms`.
@@ -93,14 +96,8 @@ _COMBINATIONS = (
         " timer; lower vipSilenceMs or raise maxWaitMs",
     ),
     _Combination(
-        lambda rules: rules["adaptive_floor_ms"] > rules["adaptive_ceiling_ms"],
-        "adaptiveFloorMs: {adaptive_floor_ms} is above adaptiveCeilingMs ({adaptive_ceiling_ms});"
-        " lower adaptiveFloorMs or raise adaptiveCeilingMs",
-    ),
-    _Combination(
-        lambda rules: rules["adaptive"] and rules["adaptive_ceiling_ms"] > rules["max_wait_ms"],
-        "adaptiveCeilingMs: {adaptive_ceiling_ms} is above maxWaitMs ({max_wait_ms});"
-        " lower adaptiveCeilingMs or raise maxWaitMs",
+        lambda rules: rules["wait"] == "learned" and rules["learned"] is None,
+        "wait: 'learned' needs a model in the rule learned; `bufferctl tune --switch-on` stores both",
     ),
     _Combination(
         lambda rules: bool({*map(compared_form, rules["stop_words"])} & {*map(compared_form, rules["flush_words"])}),
@@ -227,12 +224,10 @@ def _legal_name(what: str) -> Any:
 
 
 _Silence = Annotated[int, _legal_ms(0, MAX_SILENCE_MS)]
-_Adaptive = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
+_Window = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
 _Count = Annotated[
     int, Field(ge=1, le=MAX_MESSAGES_IN_A_BATCH, description=f"a whole number from 1 to {MAX_MESSAGES_IN_A_BATCH}")
 ]
-# An adaptive wait is the mean gap between messages plus this many deviations.
-_Deviations = Annotated[float, Field(gt=0, le=20, description="a number above 0, at most 20.0")]
 
 
 def _legal_word(word: str) -> str:
@@ -292,6 +287,10 @@ class OnHumanReply(CheckedModel):
         return _duration_ms(self.hold)
 
 
+# More extreme logarithms mean nothing, and the exponential of their sum could overflow.
+_Model = Annotated[
+    tuple[Annotated[float, Field(ge=-30, le=30)], ...], Field(strict=False, min_length=NUMBERS, max_length=NUMBERS)
+]
 UNNAMED_APP = "unnamed"
 # Meta's app ids have 15 or 16 digits today.
 _App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,32}}|{UNNAMED_APP})$")]
@@ -305,6 +304,17 @@ _Apps = Annotated[
 ]
 
 
+_Steps = Annotated[
+    tuple[Annotated[int, Field(ge=MINUTE_MS, le=MAX_IDLE_MS)], ...],
+    Field(
+        strict=False,
+        max_length=MAX_IDLE_STEPS,
+        description=f"a list of at most {MAX_IDLE_STEPS} numbers of milliseconds from {MINUTE_MS} to {MAX_IDLE_MS}",
+    ),
+    AfterValidator(lambda steps: tuple(sorted({*steps}))),
+]
+
+
 class _RuleFields(CheckedModel):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
@@ -314,23 +324,23 @@ class _RuleFields(CheckedModel):
     min_messages: _Count = 1
     priority: Annotated[Literal["normal", "vip"], Field(description="'normal' or 'vip'")] = "normal"
     vip_silence_ms: _Silence = 0
-    adaptive: Annotated[bool, Field(description="true or false")] = False
-    adaptive_floor_ms: _Adaptive = 500
-    adaptive_ceiling_ms: _Adaptive = 10_000
-    adaptive_k: _Deviations = 4.0
     # A photo often arrives a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
     # Do not wait after a press, because a customer who presses a button has finished a thought.
     pressed_silence_ms: _Silence = 0
     # With `window`, a batch is due `windowMs` after its first message, however many follow.
-    wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
-    window_ms: _Adaptive = 10_000
+    wait: Annotated[Literal["silence", "window", "learned"], Field(description="'silence', 'window' or 'learned'")] = (
+        "silence"
+    )
+    window_ms: _Window = 10_000
+    learned: Annotated[_Model | None, Field(description=f"null, or a model: {NUMBERS} numbers from -30 to 30")] = None
     stop_words: _Words = ()
     flush_words: _Words = ()
     control_languages: _Languages = ()
     on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
     inbox_apps: _Apps = ()
+    idle_after_ms: _Steps = ()
     # Overrides the conditions of the stage's queues.
     queue: Annotated[
         str | None, Field(pattern=QUEUE_NAME, description="null, or the name of one of the stage's queues")
@@ -355,7 +365,7 @@ class Rules(_RuleFields):
         """Return the rules in the lanes' form. For a VIP, `vip_silence_ms` replaces `silence_ms`, and typing does not
         extend the wait. In a fixed window, the silence is the longest wait, so no message can prolong the wait."""
         vip = self.priority == "vip"
-        if self._has_fixed_window:
+        if self.effective_wait == "window":
             window_ms = min(self.window_ms, self.max_wait_ms)
             return Timing(
                 silence_ms=window_ms,
@@ -364,7 +374,6 @@ class Rules(_RuleFields):
                 max_messages=self.max_messages,
                 min_messages=1,
                 flush_reason="",
-                adaptive="",
                 silence_rule="windowMs" if self.window_ms <= self.max_wait_ms else "maxWaitMs",
             )
         return Timing(
@@ -375,20 +384,29 @@ class Rules(_RuleFields):
             max_messages=self.max_messages,
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
-            adaptive=self._adaptive(),
             silence_rule="vipSilenceMs" if vip else "silenceMs",
         )
 
     def timing_of(
-        self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
+        self,
+        text: str = "",
+        at_ms: int = 0,
+        *,
+        is_media: bool = False,
+        is_pending: bool = False,
+        in_album: bool = False,
+        is_pressed: bool = False,
     ) -> Timing:
         """Return the timing of one message. The batch waits longer for the caption of a file and for a transcript, and
-        after a button press for neither typing nor a caption. A VIP's wait and a fixed window ignore all this."""
+        after a button press for neither typing nor a caption. Only other messages have a learned wait. A VIP's wait and
+        a fixed window ignore all this."""
         timing = self.timing
+        if self.learned and self.effective_wait == "learned":
+            timing = timing._replace(learned=packed_waits(self.learned, seen(text, at_ms)))
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
-        if self.priority == "vip" or self._has_fixed_window:
+        if self.priority == "vip" or self.wait == "window":
             return timing
         if is_pressed and not is_pending:
             return timing._replace(pressed_ms=self.pressed_silence_ms)
@@ -401,25 +419,17 @@ class Rules(_RuleFields):
             return timing
         if least_ms > timing.silence_ms:
             timing = timing._replace(silence_ms=least_ms, silence_rule=rule)
-        return timing._replace(
-            typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
-            adaptive=self._adaptive(least_ms, rule),
-        )
+        return timing._replace(typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0, learned="")
 
     def is_inbox(self, app: str) -> bool:
         """Return whether human agents type in this app. `UNNAMED_APP` stands for the app of an Instagram message that
         names none."""
         return app in self.inbox_apps
 
-    def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
-        if not self.adaptive or self.priority == "vip":
-            return ""
-        floor_ms, floor_rule = max((self.adaptive_floor_ms, "adaptiveFloorMs"), (least_ms, rule))
-        return f"{self.adaptive_k} {floor_ms} {self.adaptive_ceiling_ms} {floor_rule}"
-
     @property
-    def _has_fixed_window(self) -> bool:
-        return self.wait == "window" and self.priority != "vip"
+    def effective_wait(self) -> str:
+        """Return the rule `wait`, which has no effect for a VIP."""
+        return "silence" if self.priority == "vip" else self.wait
 
     @cached_property
     def control_words(self) -> ControlWords:

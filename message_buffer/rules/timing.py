@@ -4,8 +4,8 @@ from typing import Literal, NamedTuple
 
 RuleName = Literal[
     "silenceMs", "typingInferenceMs", "mediaSilenceMs", "transcriptWaitMs", "pressedSilenceMs", "vipSilenceMs",
-    "adaptive", "adaptiveFloorMs", "adaptiveCeilingMs", "windowMs", "maxWaitMs", "minMessages", "maxMessages",
-    "flushWords", "maxBytes", "typing", "hold", "resume", "flush", "split",
+    "learned", "windowMs", "maxWaitMs", "minMessages", "maxMessages", "flushWords", "maxBytes", "typing", "hold",
+    "resume", "flush", "split",
 ]  # fmt: skip
 """The name of the rule or event that sets a due time. The last six are events: 4 MiB of large messages, a typing event,
 a hold, an operator's two commands, and a batch that had no room for some messages."""
@@ -21,13 +21,12 @@ class Timing(NamedTuple):
     min_messages: int
     flush_reason: str
     """The reason why the batch is due at once; empty if it waits."""
-    adaptive: str
-    """The bounds of an adaptive wait, as four words: the deviations above the mean gap, the floor, the ceiling, and the
-    rule that set the floor. Empty if the wait is not adaptive."""
     pressed_ms: int | None = None
     """The wait after a press, used instead of `silence_ms`. None if the message was typed."""
     silence_rule: RuleName = "silenceMs"
     """The rule that set `silence_ms`. If `flush_reason` is not empty, the rule that set that reason."""
+    learned: str = ""
+    """The message's learned waits by place, in the form of `packed_waits`. Empty if the wait is not learned."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:

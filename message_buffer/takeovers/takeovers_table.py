@@ -18,7 +18,7 @@ class TakeoversTable(Table):
         super().__init__(name, patience=patience)
 
     def read(self, conversation: str) -> Takeover:
-        return _to_takeover(self._get("read takeover", _key(conversation)))
+        return _to_takeover(self._get("read takeover", key_of(conversation)))
 
     def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool:
         """Store a changed takeover. Return False if another request has changed it since it was read."""
@@ -31,7 +31,7 @@ class TakeoversTable(Table):
         }  # fmt: skip
         return self._update(
             "save takeover",
-            _key(conversation),
+            key_of(conversation),
             "SET #version = :version, #began_at = :began, #until = :until, #resumed_at = :resumed, "
             "#replies = :replies, #published = :published, #expires_at = :expires",
             values,
@@ -43,13 +43,13 @@ class TakeoversTable(Table):
         begun."""
         do, only_if = "SET #published = :true", "#began_at = :began AND #until > :zero"
         values: Values = {"true": 1, "began": began_at_ms, "zero": 0}
-        return self._update("mark takeover", _key(conversation), do, values, only_if=only_if).done
+        return self._update("mark takeover", key_of(conversation), do, values, only_if=only_if).done
 
     def count_hand_off(self, now_ms: int) -> bool:
         """Count a hand-off by a consumer. Return False instead if this hour already has as many as it may."""
         return self._update(
             "count hand-off",
-            _key(f"hand-offs/{now_ms // HOUR_MS}"),
+            key_of(f"hand-offs/{now_ms // HOUR_MS}"),
             "SET #expires_at = :expires ADD #begun :one",
             {"one": 1, "most": MAX_CONSUMERS_HAND_OFFS_IN_AN_HOUR, "expires": (now_ms + DAY_MS) // SECOND_MS},
             only_if="attribute_not_exists(#begun) OR #begun < :most",
@@ -57,16 +57,16 @@ class TakeoversTable(Table):
 
     def count(self, conversation: str) -> int:
         """Return the number of items that `forget` would delete: 0 or 1."""
-        return int(bool(self._get("read takeover", _key(conversation))))
+        return int(bool(self._get("read takeover", key_of(conversation))))
 
     def forget(self, conversation: str) -> int:
         """Delete the conversation's item. Return 1, or 0 if there was none."""
         found = self.count(conversation)
-        self._transact("forget takeover", [self._delete(_key(conversation))])
+        self._transact("forget takeover", [self._delete(key_of(conversation))])
         return found
 
 
-def _key(conversation: str) -> dict[str, str]:
+def key_of(conversation: str) -> dict[str, str]:
     return {"conversation": conversation}
 
 

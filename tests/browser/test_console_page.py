@@ -1,6 +1,7 @@
 """The console's page in a real browser, on an imitated stage."""
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bufferctl.errors import Unreachable
 from message_buffer.json_object import Json
 from tests.support.browser import axe, chromium
 from tests.support.console import ImitatedBus, ImitatedPlace, ImitatedStage, page_of, row
+from tests.support.gaps import counts_of
 from tools.console.customers import KINDS
 from tools.console.history import EVENTS_KEPT
 
@@ -34,6 +36,15 @@ HOSTILE = (
     "&lt;b&gt;&amp;#60;",
 )
 WITHIN_MS = 30_000
+# What three scopes have counted.
+COUNTED = {
+    scope: counts_of(random.Random(turns), turns=turns, silence_ms=2_000, reply_ms=4_000)
+    for scope, turns in (
+        ("acme/whatsapp/sales%2Fnorth", 1_200),
+        ("acme/messenger/", 400),
+        (f"{HOSTILE[0]}/telegram/", 40),
+    )
+}
 
 
 def now_ms() -> int:
@@ -516,6 +527,25 @@ def test_the_doctors_findings_say_what_to_do(scene: Scene) -> None:
         expect(scene.page.locator(".doctor")).to_contain_text(words)
 
 
+def test_health_shows_how_many_authors_go_on_and_asks_only_while_it_is_shown(scene: Scene) -> None:
+    page, asked = scene.page, scene.stage.asked
+    scene.stage.counted = COUNTED
+    view(page, "Live")
+    expect(page.get_by_role("heading", name="Events")).to_be_visible(timeout=WITHIN_MS)
+    assert "tune.read" not in dict(asked)
+    for _ in range(2):
+        view(page, "Health")
+        rows = page.get_by_role("region", name="Going on").locator("tbody tr")
+        expect(rows).to_have_count(3, timeout=WITHIN_MS)
+        cells = [rows.nth(number).locator("td").all_inner_texts() for number in range(3)]
+        assert cells[0][:3] == ["acme", "whatsapp", "sales/north"]
+        assert re.fullmatch(r"\d\d % \(\d\d % to \d\d %\) of 1,200 batches", cells[0][3])
+        assert cells[2] == [HOSTILE[0], "telegram", "–", "40 batches, too few"]
+        expect(page.get_by_text("bufferctl tune --tenant")).to_be_visible()
+        view(page, "Live")
+    assert sum(name == "tune.read" for name, _ in asked) == 1
+
+
 def test_an_event_is_copied_downloaded_and_given_to_a_shell_as_it_came(scene: Scene) -> None:
     page = scene.page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -571,6 +601,7 @@ def busy(scene: Scene) -> None:
     name = "acme/whatsapp/106540352242922/49170123456789012"
     scene.stage.rows = [row(f"{name}{n}", due_at_ms=now_ms() - 5_000 + 20_000 * n) for n in range(3)]
     scene.stage.letters = [{"batchId": "b" * 50, "conversationId": name, "reason": "attempts"}]
+    scene.stage.counted = COUNTED
     findings = [{"severity": word, "what": word, "do": "Run `x`."} for word in ("broken", "failing", "advice")]
     report = {"at": now_ms(), "findings": findings, "unread": {"alarms": "no right"}}
     scene.page.route("**/api/doctor", lambda route: route.fulfill(json=report))

@@ -109,7 +109,7 @@ def test_a_change_under_traffic_and_its_roll_back_lose_double_and_reorder_nothin
         with collect(home.outputs()) as inbox:
             running = LocalStage(Stage(home.folder), home.outputs(), inbox)
             talks = [Talk(running) for _ in range(6)]
-            for change in ({"log_level": "DEBUG", "memory": {"ingest": 1024}}, {}):
+            for change in ({"log_level": "WARNING", "memory": {"ingest": 1024}}, {}):
                 with traffic(talks):
                     up(home, "--overrides", json.dumps({"rules": {"silenceMs": 1_000}, "responder": None} | change))
                     time.sleep(10)

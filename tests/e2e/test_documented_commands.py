@@ -38,6 +38,8 @@ NOT_RUN = {
     r"aws ": "needs the AWS CLI, which this repository does not install",
     r"bufferctl conversation (handoff|history) ": "needs a responder: tests/e2e/test_responder.py runs it",
     r"bufferctl dead list --replies": "needs a stage with queues: tests/unit/test_admin.py runs the operation",
+    r"bufferctl tune .*--(apply|learn|switch-on)": "needs many counts: tests/unit/test_tune_command.py runs it",
+    r"\.venv/bin/python -m tests\.support\.gaps": "plays customers for minutes",
     r"bufferctl tenant settings ": "needs a responder: tests/unit/test_tenant_settings.py runs its operations",
 }
 # The page also shows what a refusal looks like.

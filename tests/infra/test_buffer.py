@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jsonschema
 import pytest
 from aws_cdk.assertions import Template
 
@@ -318,21 +317,18 @@ def test_consumers_read_batches_that_were_too_large_and_no_dead_letters(synthesi
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def test_the_schemas_of_events_are_published_as_they_are_documented(synthesize: Synthesize) -> None:
-    published = {
-        schema["SchemaName"].removeprefix("message-buffer@"): json.loads(schema["Content"])
-        for schema in all_of(synthesize("dev")["Buffer"], "AWS::EventSchemas::Schema")
-        if schema["Type"] == "JSONSchemaDraft4"
-    }
-    assert published == {path.stem: json.loads(path.read_text()) for path in bus.SCHEMAS.glob("messages.*.json")}
-    for content in published.values():
-        jsonschema.Draft4Validator.check_schema(content)
-        assert "id" not in content, "in a registry nothing is found by a relative id"
-    synthesize("local")["Buffer"].resource_count_is("AWS::EventSchemas::Schema", 0)
-
-
 def test_no_delivery_of_a_queued_webhook_counts_towards_a_redrive(synthesize: Synthesize) -> None:
     resources = synthesize("prod", end_user_messaging_topic=TOPIC)["Buffer"].to_json()["Resources"]
     queue = resources["WhatsAppWebhooks"]["Properties"]
     assert "RedrivePolicy" not in queue
     assert queue["VisibilityTimeout"] == 6 * INGEST_TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
+def test_customers_who_fell_silent_are_looked_for_every_minute(
+    lane: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    buffer = synthesize("dev", lane=lane)["Buffer"]
+    rules = [each["Properties"] for each in buffer.find_resources("AWS::Events::Rule").values()]
+    passes = [each["ScheduleExpression"] for each in rules if "idle.pass" in str(each.get("Targets"))]
+    assert passes == ["rate(1 minute)"]

@@ -1,7 +1,6 @@
 """The settings of a stage: what is accepted, and the sentence about what is not."""
 
 import ast
-import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,10 +13,8 @@ from infra import settings_and_defaults as reference
 from infra.buffer import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS
 from infra.settings_and_defaults import (
     DEFAULT_SLOTS,
-    DESIGN_NAMES,
     MAX_STAGE_NAME_LENGTH,
     MIN_LEASE_MS,
-    RULE_NAMES,
     ConfigError,
     LimitsConfig,
     Settings,
@@ -66,7 +63,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"log_level": "LOUD"}, "log_level: should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR' (given: 'LOUD')"),
+        ({"log_level": "LOUD"}, "log_level: should be 'INFO', 'WARNING' or 'ERROR' (given: 'LOUD')"),
         ({"timings": {"processor_handover_ms": 900_000}}, "timings.processor_handover_ms: should be less than 900000"),
         ({"timings": {"processor_handover_ms": 4_000}}, "processor_handover_ms must not be less than lease_ms"),
         (
@@ -85,10 +82,11 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             {"concurrency": {"ingest": 2}, "warmth": {"ingest": 3}},
             "warmth.ingest must not exceed concurrency.ingest",
         ),
-        ({"rules": {"silenceMS": 500}}, "rules: silenceMS is unknown; valid there: adaptive, "),
+        ({"rules": {"silenceMS": 500}}, "rules: silenceMS: unknown field; did you mean silenceMs?"),
+        ({"rules": {"quota": {"messagesPerMinute": 5}}}, "rules: quota: unknown field; remove it, or set it for"),
         (
             {"rules": {"platformOverrides": {"whatsapp": {"preset": "quickSupport", "waits": 1}}}},
-            "rules: platformOverrides.whatsapp.waits is unknown",
+            "rules: platformOverrides.whatsapp.waits: unknown field; did you mean wait?",
         ),
         (
             {"rules": {"platformOverrides": {"whatsapp": 5}}},
@@ -131,22 +129,6 @@ def test_an_invalid_value_is_answered_with_a_sentence(values: dict[str, Any], se
     assert "the stage: " not in str(refused.value), "a rule of the whole stage names its fields itself"
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"silenceMs": 800}, "silenceMs is a rule: write it into `rules`."),
-        ({"timings": {"leaseTtlMs": 1}}, "timings.leaseTtlMs is `timings.lease_ms` here."),
-        ({"pollIntervalMs": 500}, "pollIntervalMs is not needed: a processor sleeps until"),
-    ],
-)
-def test_a_setting_of_the_original_design_is_answered_with_ours(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_stage({"dev": values}, stage="dev")
-    assert sentence in str(refused.value)
-    for words in re.findall(r"`timings\.(\w+)`", " ".join(DESIGN_NAMES.values())):
-        assert words in TimingsConfig.model_fields
-
-
 @pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (MAX_STAGE_NAME_LENGTH + 1)])
 def test_a_stages_name_is_one_that_elasticache_takes(name: str) -> None:
     with pytest.raises(ConfigError):
@@ -158,7 +140,6 @@ def test_a_stages_name_is_one_that_elasticache_takes(name: str) -> None:
 
 def test_a_stage_may_set_every_rule() -> None:
     values = Rules().model_dump(mode="json", by_alias=True)
-    assert {*values, "preset"} == RULE_NAMES
     config = load_stage({"dev": {"rules": {**values, "preset": "quickSupport"}}}, stage="dev")
     assert config.rules["silenceMs"] == values["silenceMs"]
 

@@ -140,7 +140,6 @@ STAGE = st.builds(
     warmth=st.sampled_from([{}, {"ingest": 2}, {"processor": 2, "conversation_processor": 5}]),
     bus=st.fixed_dictionaries({"archive_days": st.integers(0, 90)}),
     network=st.fixed_dictionaries({"egress": st.sampled_from(["nat", "endpoints", "none"])}),
-    cache=st.fixed_dictionaries({"snapshot_days": st.integers(0, 35)}),
     responder=st.sampled_from([None, {}]),
 )
 TRAFFIC = st.builds(
@@ -165,7 +164,7 @@ def test_more_messages_never_cost_less(config: StageConfig, traffic: Traffic, mo
 def test_every_price_and_every_amount_is_used() -> None:
     source = "".join(path.read_text() for path in HERE.glob("*.py"))
     crowd, parts = Traffic(messages_per_day=1e6), {"canary": True, "responder": {}, "tracing": True}
-    stage = {"bus": {"archive_days": 30}, "cache": {"snapshot_days": 7}, **parts}
+    stage = {"bus": {"archive_days": 30}, **parts}
     configs = [
         changed(api={"kind": kind}, warmth=warmth, network={"egress": egress}, **stage)
         for kind, warmth, egress in [("http", {}, "nat"), ("rest", {"ingest": 2}, "endpoints"), ("http", {}, "none")]

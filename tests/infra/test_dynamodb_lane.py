@@ -81,7 +81,7 @@ def test_lost_triggers_are_looked_for_every_minute(
     overrides: dict[str, Any], synthesize: Callable[..., Stacks]
 ) -> None:
     rules = synthesize("prod", **overrides)["Buffer"].find_resources("AWS::Events::Rule")
-    (sweep,) = [each["Properties"] for name, each in rules.items() if "Input" in each["Properties"]["Targets"][0]]
+    (sweep,) = [each["Properties"] for each in rules.values() if "sweep" in str(each["Properties"]["Targets"])]
     assert sweep["ScheduleExpression"] == "rate(1 minute)"
     (target,) = sweep["Targets"]
     assert target["Input"] == '{"sweep":true}'

@@ -1,5 +1,6 @@
 """Where infrastructure and functions meet: what each stage tells its functions is what they read."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from aws_cdk.assertions import Template
 from bufferctl import verify
 from infra import bus, canary, responder, storage
 from lambdas.admin.handler import ACTED
+from lambdas.admin.requests import MoveWaits, read_request
 from lambdas.canary import service as canary_service
 from lambdas.canary.burst import Burst
 from lambdas.canary.webhook import GenericWebhook
@@ -21,6 +23,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
 from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, REPLY_FAILED
 from message_buffer.events.hand_offs import COMPLETED, HANDED_BACK, HANDED_OFF
+from message_buffer.events.idle import IDLE
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rules_and_defaults import RuleLayer
@@ -36,6 +39,7 @@ from message_buffer.settings import (
     WatchdogSettings,
     read_settings,
 )
+from tests.infra.test_buffer import functions as functions_of
 from tests.infra.test_nag_and_lint import VARIANTS
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -98,6 +102,8 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
         settings = settings_of(function)
         stage, overrides = VARIANTS[variant]
         assert bool(settings.log.id_key) == (overrides.get("log_ids") == "hashed")
+        if "platform_numbers" in settings._fields:
+            assert settings.platform_numbers == overrides.get("platform_numbers", True)
         if "valkey" in settings._fields:
             assert (settings.valkey is None) == (overrides.get("lane") == "dynamodb")
             if settings.valkey:
@@ -105,6 +111,31 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
                 assert settings.valkey.connection.url.startswith("valkey://" if stage == "local" else "valkeys://")
         if "dynamodb_lane" in settings._fields:
             assert (settings.dynamodb_lane is None) == (variant == "without a fallback"), role
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_stage_reads_replies_only_if_it_is_told_to(
+    is_set: bool, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    found = functions_of(synthesize("dev", **({"tune": {"replies": True}} if is_set else {}))["Buffer"])
+    assert settings_of(found["ingest"]).notes_replies == is_set
+
+
+@pytest.mark.parametrize("goal", [None, 0.3])
+def test_the_waits_are_moved_every_week_only_if_the_stage_names_a_goal(
+    goal: float | None, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    rules = synthesize("prod", tune={"weekly_cut_share": goal})["Buffer"].find_resources("AWS::Events::Rule")
+    found = [
+        (each["Properties"]["ScheduleExpression"], json.loads(target["Input"]))
+        for each in rules.values()
+        for target in each["Properties"].get("Targets", ())
+        if "tune.weekly" in target.get("Input", "")
+    ]
+    assert [schedule for schedule, _ in found] == (["cron(0 3 ? * MON *)"] if goal else [])
+    for _, event in found:
+        assert event.pop("operation") == "tune.weekly"
+        assert read_request(MoveWaits, event).cut_share == goal
 
 
 @pytest.mark.parametrize("variant", ["local", "dev", "prod"])
@@ -125,7 +156,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_service.REPLY_SENT, responder_service.REPLY_WITHHELD}
-    of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, REPLY_FAILED}
+    of_conversations = {AMENDED, CANCELLED, COMPLETED, FORGOTTEN, HANDED_BACK, HANDED_OFF, IDLE, REPLY_FAILED}
     assert set(bus.EVENTS) == {batch.DETAIL_TYPE, ACTED} | of_conversations | by_responder
 
 

@@ -53,7 +53,6 @@ BESIDES = {
     "kms:CreateGrant",
     "logs:CreateLogDelivery",
     "logs:PutResourcePolicy",
-    "schemas:CreateRegistry",
 }
 
 

@@ -16,7 +16,7 @@ import app as program
 from infra import cli
 from infra.cli import LOCAL
 from infra.composition import enforce_cdk_nag
-from infra.settings_and_defaults import MAX_QUEUES, WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
+from infra.settings_and_defaults import MAX_QUEUES, WITHOUT_FUNCTION_URLS
 from tests.support.template_rules import (
     ACCEPTED,
     REGIONS,
@@ -57,7 +57,10 @@ VARIANTS = {
     ),
     "own address": Variant("prod", {"api": {"kind": "url"}}),
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
-    "many shards": Variant("dev", {"shards": 4, "rules": {"platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}}),
+    "many shards": Variant(
+        "dev",
+        {"shards": 4, "rules": {"platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}, "platform_numbers": False},
+    ),
     "always warm": Variant("prod", {"warmth": {"ingest": 2, "processor": 2, "conversation_processor": 2}}),
     "WhatsApp by SNS": Variant("prod", {"end_user_messaging_topic": TOPIC, "warmth": {"ingest": 2}}),
     "consumers": Variant("dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarm_emails": ["a@b.example"]}),
@@ -150,7 +153,6 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "queues": [{}, {"queues": {"sms": {"platform": "twilio"}, "handoff": {}}}],
     "bus": [{}, {"bus": {"archive_days": 30, "consumer_accounts": ["444455556666"]}}],
     "warmth": [{}, {"warmth": {"processor": 2, "conversation_processor": 2}}],
-    "cache": [{}, {"cache": {"snapshot_days": 7}}],
     "shards": [{}, {"shards": 2}],
     "removal": [{"removal_policy": "retain"}, {"removal_policy": "destroy"}],
 }
@@ -189,13 +191,7 @@ def test_every_region_offers_what_a_stage_has_there(synthesize: Synthesize) -> N
                 PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, kind)
             except ResourceNotFoundError:
                 missing.setdefault(kind, set()).add(region)
-    registry = {"AWS::EventSchemas::Registry": WITHOUT_SCHEMAS, "AWS::EventSchemas::Schema": WITHOUT_SCHEMAS}
-    assert missing == registry | {"AWS::Lambda::Url": WITHOUT_FUNCTION_URLS}
-
-
-def test_a_region_without_a_schema_registry_gets_none(synthesize: Synthesize) -> None:
-    text = json.dumps(synthesize("dev", region="il-central-1")["Buffer"].to_json())
-    assert "AWS::EventSchemas" not in text
+    assert missing == {"AWS::Lambda::Url": WITHOUT_FUNCTION_URLS}
 
 
 def test_a_cache_in_govcloud_has_no_key_of_ours(synthesize: Synthesize) -> None:

@@ -20,7 +20,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         "prod",
         {
             "responder": {}, "bus": {"archive_days": 3}, "log_ids": "hashed", "network": {"flow_logs": True},
-            "cache": {"snapshot_days": 1}, "api": {"kind": "rest"},
+            "api": {"kind": "rest"},
             "end_user_messaging_topic": "arn:aws:sns:us-east-1:111122223333:whatsapp",
         },
     ),
@@ -30,7 +30,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 # These keep nothing of what people write: code, permissions, networks, and what watches them. A type that is not here
 # is a store, until somebody has looked at it.
 KEEP_NOTHING = re.compile(
-    r"AWS::(IAM|EC2|Lambda|ApiGateway|ApiGatewayV2|WAFv2|CloudWatch|EventSchemas)::.+"
+    r"AWS::(IAM|EC2|Lambda|ApiGateway|ApiGatewayV2|WAFv2|CloudWatch)::.+"
     r"|AWS::Events::(Rule|EventBus|EventBusPolicy)|AWS::ElastiCache::User(Group)?|AWS::KMS::Key"
     r"|AWS::CloudFormation::WaitConditionHandle|AWS::S3::BucketPolicy|AWS::SQS::QueuePolicy|AWS::SNS::(TopicPolicy|Subscription)"
 )

@@ -114,23 +114,19 @@ class Interfaces:
 
 
 class Caches:
-    """Plays ElastiCache: the serverless caches that exist, and their snapshots."""
+    """Plays ElastiCache: the serverless caches that exist."""
 
     class exceptions:  # noqa: N801 - AWS's name
         class ServerlessCacheNotFoundFault(Exception):
             pass
 
-    def __init__(self, *names: str, snapshots: Sequence[str] = ()) -> None:
-        self._names, self._snapshots = names, snapshots
+    def __init__(self, *names: str) -> None:
+        self._names = names
 
     def describe_serverless_caches(self, *, ServerlessCacheName: str) -> dict[str, Any]:  # noqa: N803
         if ServerlessCacheName in self._names:
             return {"ServerlessCaches": [{}]}
         raise self.exceptions.ServerlessCacheNotFoundFault
-
-    def describe_serverless_cache_snapshots(self, *, ServerlessCacheName: str) -> dict[str, Any]:  # noqa: N803
-        found = [name for name in self._snapshots if name.startswith(ServerlessCacheName)]
-        return {"ServerlessCacheSnapshots": [{"ServerlessCacheSnapshotName": name} for name in found]}
 
 
 NETWORK = ("AWS::EC2::VPC", "vpc-1", "Delete")
@@ -289,15 +285,6 @@ def test_a_kept_cache_keeps_its_network_and_the_command_that_ends_it_is_said(
     (sentence,) = said
     assert sentence.startswith(f"The stack {NAME}-Network stays, with what AWS bills for it, because the cache")
     assert "aws elasticache delete-serverless-cache --serverless-cache-name message-buffer-dev --final-snap" in sentence
-
-
-def test_a_key_is_not_deleted_while_a_snapshot_needs_it(make: Callable[..., Removal], account: CloudFormation) -> None:
-    account.deploy("Cache", Cache=CACHE, Key=KEY)
-    with pytest.raises(Stuck, match=r"read message-buffer-dev-by-hand any more.* cache\.snapshot_days"):
-        make(caches=Caches(snapshots=["message-buffer-dev-by-hand"])).explain(make().existing())
-    make(caches=Caches(snapshots=["message-buffer-other"])).explain(make().existing())
-    account.deploy("Cache", Cache=CACHE, Key=(*KEY[:2], KEPT))
-    make(caches=Caches(snapshots=["message-buffer-dev-final"])).explain(make().existing())
 
 
 # -- the command -------------------------------------------------------------------------------------------------

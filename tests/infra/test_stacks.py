@@ -204,6 +204,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
             "Rules",
             "Aliases",
             "Takeovers",
+            "Tuning",
             "Holding",
             "WebhookSecrets",
             *queues,
@@ -244,16 +245,6 @@ def test_no_role_in_the_network_is_deleted_before_the_last_function_there(synthe
     roles = {function["Properties"]["Role"]["Fn::GetAtt"][0] for function in placed}
     assert len(roles) == len(IN_THE_NETWORK)
     assert all(roles <= set(function["DependsOn"]) for function in placed)
-
-
-def test_a_cache_with_snapshots_takes_them_at_night_and_a_last_one(synthesize: Callable[..., Stacks]) -> None:
-    (cache,) = _resources(synthesize("prod")["Cache"], "AWS::ElastiCache::ServerlessCache")
-    assert (cache["SnapshotRetentionLimit"], cache["DailySnapshotTime"]) == (7, "06:00")
-    start, of_the_stack = cache["FinalSnapshotName"]["Fn::Join"][1]
-    assert start == "message-buffer-prod-final-"
-    assert "AWS::StackId" in str(of_the_stack), "the snapshot of an earlier cache may still exist"
-    (without,) = _resources(synthesize("dev")["Cache"], "AWS::ElastiCache::ServerlessCache")
-    assert not {"SnapshotRetentionLimit", "DailySnapshotTime", "FinalSnapshotName"} & without.keys()
 
 
 EGRESS = pytest.mark.parametrize("egress", ["nat", "endpoints"])

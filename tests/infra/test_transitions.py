@@ -95,7 +95,6 @@ def _changes() -> list[Change]:
             "bus.archive_days", {"bus": {"archive_days": 30}}, {"bus": {"archive_days": 0}}, frozenset({"BusArchive"})
         ),
         Change("bus.consumer_accounts", {}, {"bus": {"consumer_accounts": ["444455556666"]}}),
-        Change("cache.snapshot_days", {"cache": {"snapshot_days": 0}}, {"cache": {"snapshot_days": 7}}),
         Change("log_ids", {"log_ids": "hashed"}, {"log_ids": "plain"}, frozenset({"LogIdKey"})),
         Change("log_ids", {"log_ids": "hashed", "responder": {}}, {"log_ids": "plain", "responder": {}}),
         Change("shards", {}, {"shards": 2}),

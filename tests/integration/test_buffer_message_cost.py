@@ -4,6 +4,7 @@ from collections import Counter
 
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine, monitored
+from tests.support.learned import LEARNED
 from tests.support.valkey_server import STRICT_SHEBANG
 
 # Commands of the test's own look at the server.
@@ -15,7 +16,6 @@ FIRST_CALLS = 8  # it also looks for a hold and a frozen batch, and schedules
 DUPLICATE_CALLS = 3
 ENDING_CALLS = 5  # it also brings the time forward in pending
 WAKING_CALLS = 3  # one wake until the processor has looked again
-ADAPTIVE_CALLS = 2
 STARTING_CALLS = 3
 
 
@@ -72,12 +72,11 @@ def test_a_message_that_ends_the_wait_brings_the_time_forward_and_wakes_the_proc
     assert redis_calls(engine, "m4", rules=two_are_enough) == ENDING_CALLS
 
 
-def test_the_adaptive_wait_writes_the_authors_rhythm(engine: Engine) -> None:
+def test_a_learned_wait_costs_no_further_command(engine: Engine) -> None:
     with_a_processor(engine)
-    adaptive = Rules(adaptive=True)
-    engine.send("customer-1", "m1", rules=adaptive)
+    engine.send("customer-1", "m1", rules=LEARNED)
     engine.clock.advance(300)
-    assert redis_calls(engine, "m2", rules=adaptive) == ORDINARY_CALLS + ADAPTIVE_CALLS
+    assert redis_calls(engine, "m2", rules=LEARNED) == ORDINARY_CALLS
 
 
 def test_without_a_processor_a_message_reserves_its_start_once(engine: Engine) -> None:

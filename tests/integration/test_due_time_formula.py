@@ -48,12 +48,24 @@ DIFFERENCES = (
         "gap_ms - typing_ms <= 0",
     ),
     Planted(
-        "the rhythm does not replace the inference",
+        "the third message of a batch waits as the second",
         "buffer_message",
-        "elseif mean then",
-        "elseif mean and not (count > 1 and gap_ms - typing_ms < 0) then",
+        "count == 2 and 2 or 7",
+        "count <= 3 and 2 or 7",
     ),
-    Planted("a press teaches the rhythm", "buffer_message", " and pressed == '' then", " then"),
+    Planted("a gap of exactly 3 s is a longer one", "buffer_message", "gap_ms > 3000", "gap_ms >= 3000"),
+    Planted(
+        "the first message after half a minute is soon after a batch",
+        "buffer_message",
+        "gap_ms and gap_ms <= 30000 and 1 or 0",
+        "gap_ms and 1 or 0",
+    ),
+    Planted(
+        "the learned wait does not replace the inference",
+        "buffer_message",
+        "elseif learned ~= '' then",
+        "elseif learned ~= '' and not (count > 1 and gap_ms - typing_ms < 0) then",
+    ),
     Planted(
         "a lag of exactly a minute is a wrong clock", "buffer_message", "gap_ms >= -minute_ms", "gap_ms > -minute_ms"
     ),
@@ -128,7 +140,6 @@ DIFFERENCES = (
         "facts.gap_ms < timing.typing_ms",
         "facts.gap_ms <= timing.typing_ms",
     ),
-    Planted("a press teaches the rhythm", "due_time", "or timing.pressed_ms is not None or gap_ms", "or gap_ms"),
     Planted(
         "the longest wait is a silence if both end at once",
         "due_time",

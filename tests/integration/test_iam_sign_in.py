@@ -95,10 +95,6 @@ class Cache:
     def swallowed(self) -> int:
         return self.telemetry.counts.get("StoreRetries", 0)
 
-    @property
-    def unavailable(self) -> int:
-        return self.telemetry.counts.get("SignInsUnavailable", 0)
-
     def send(self, message_id: str) -> None:
         outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
         assert isinstance(outcome, MessageBuffered)
@@ -303,6 +299,5 @@ def test_a_sign_in_that_a_public_endpoint_cannot_check_is_made_again_by_the_next
         public.send("m1")
     assert refusal.value.retryable
     assert endpoint_of(public).first_commands == [b"AUTH"], "another sign-in at once would be throttled, too"
-    assert public.unavailable == 1
     public.send("m1")
     assert len(public.issuer.signed) == 1, "the token is still good"

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from message_buffer.errors import SendFailed
@@ -96,6 +96,87 @@ def test_a_batch_says_when_the_message_before_it_arrived_until_the_conversation_
     running.pass_time(LONG_MS)
     times = [event["metadata"] for event in events_of(running)]
     assert [each["previousMessageAt"] for each in times] == [None, times[0]["lastMessageAt"], None]
+
+
+def test_what_the_counts_of_a_batch_leave_comes_with_the_next_batch(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = []
+
+    def counted(_: Emission, __: str, batch: o.BatchTaken, ___: TimeLeft) -> str:
+        came.append(batch.tail)
+        return "" if len(came) == 3 else f"left by {len(came)}"
+
+    monkeypatch.setattr(Emission, "send", counted)
+    for number in range(5):
+        send(running, f"m{number}")
+        running.pass_time(LONG_MS)
+    assert came == ["", "left by 1", "left by 2", "", "left by 4"], "a batch that leaves nothing clears the text"
+
+
+def test_what_a_batch_leaves_is_for_messages_that_come_during_its_emission(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = []
+
+    def counted(_: Emission, __: str, batch: o.BatchTaken, ___: TimeLeft) -> str:
+        came.append(batch.tail)
+        if len(came) == 1:
+            send(running, "m2")
+        return f"left by {len(came)}"
+
+    monkeypatch.setattr(Emission, "send", counted)
+    send(running, "m1")
+    running.pass_time(2 * LONG_MS)
+    assert came == ["", "left by 1"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["cancelled", "deleted"])
+def test_what_a_batch_leaves_is_not_for_messages_after_dropped_ones(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    came = []
+
+    def counted(_: Emission, __: str, batch: o.BatchTaken, ___: TimeLeft) -> str:
+        came.append(batch.tail)
+        return "left"
+
+    monkeypatch.setattr(Emission, "send", counted)
+    for message_id in ("m1", "m2", "m3"):
+        send(running, message_id)
+        if message_id == "m2":
+            running.lane.delete_message(C, "m2") if is_deleted else running.lane.cancel_buffer(C)
+        running.pass_time(LONG_MS)
+    assert came == ["", ""]
+
+
+def test_a_batch_says_when_the_first_reply_since_the_batch_before_was_sent(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[o.BatchTaken] = []
+    send_batch = Emission.send
+
+    def watched(self: Emission, conversation: str, batch: o.BatchTaken, time: TimeLeft) -> str:
+        taken.append(batch)
+        return send_batch(self, conversation, batch, time)
+
+    monkeypatch.setattr(Emission, "send", watched)
+    noted = None
+    assert not running.lane.note_reply(C, at_ms=running.clock())
+    for message_id, has_replies in (("m1", False), ("m2", True), ("m3", False), ("m4", True)):
+        at_ms = running.clock.advance(1)
+        for after_ms in (0, 5, 9_000_000) if has_replies else ():
+            running.clock.advance(after_ms)
+            assert running.lane.note_reply(C, at_ms=at_ms + after_ms)
+        # The first attempt fails, and the second gets the same time.
+        running.bus.failures = [SendFailed("put event: Throttling")]
+        send(running, message_id)
+        running.pass_time(LONG_MS)
+        noted = at_ms if has_replies else noted
+        seen = [each.replied_at_ms for each in taken]
+        assert seen == [noted] * len(seen)
+        assert len(seen) > 1
+        taken.clear()
 
 
 def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
@@ -499,9 +580,9 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Hold | None]]:
     seen: list[tuple[int, Hold | None]] = []
     send = Emission.send
 
-    def watched(emission: Emission, conversation: str, taken: o.BatchTaken, time: TimeLeft) -> None:
+    def watched(emission: Emission, conversation: str, taken: o.BatchTaken, time: TimeLeft) -> str:
         seen.append((taken.attempt, taken.handoff))
-        send(emission, conversation, taken, time)
+        return send(emission, conversation, taken, time)
 
     monkeypatch.setattr(Emission, "send", watched)
     return seen
@@ -855,9 +936,9 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
                     max_messages=rng.choice((4, 100, 100, 100)),
                     min_messages=rng.choice((1, 1, 1, 2, 3, 5)),
                     flush_reason="",
-                    adaptive="",
                     pressed_ms=rng.choice((None, None, 0, 900, 2_000, 4_000)),
                     silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
+                    learned=rng.choice(("", "", "".join(f"{rng.choice((300, 1_500, 4_000)):05}" for _ in range(12)))),
                 ),
             )
         )
@@ -868,6 +949,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
 @pytest.mark.timeout(300)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**64 - 1))
+@example(seed=100_000_000)  # new rules after the end of a hold
 def test_both_lanes_compute_the_same_due_time_by_the_same_rule_after_each_message(
     unwatched: Engine, database: Any, seed: int
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_long_list_comes_in_pages_and_misses_none(unwatched: Engine, state: st
                     engine.store.retry_batch(name, name, retry_at_ms=engine.clock.now_ms + 60_000)
     found = list(pages(engine, limit=100))
     assert max(len(page.conversations) for page in found) < 200
-    assert {row.conversation for page in found for row in page.conversations} == names
+    assert {name for page in found for name in page.conversations} == names
 
 
 def test_a_buffer_that_stays_open_is_listed_though_everything_moves(unwatched: Engine) -> None:
@@ -47,7 +47,7 @@ def test_a_buffer_that_stays_open_is_listed_though_everything_moves(unwatched: E
         engine.send(name, "m1", rules=SLOW)
     found: set[str] = set()
     for turn, page in enumerate(pages(engine, limit=20)):
-        found |= {row.conversation for row in page.conversations}
+        found |= {*page.conversations}
         for n in range(60 if turn < 15 else 0):
             engine.send(f"comes and goes {turn} {n}", "m1", rules=NOW)
         if turn >= 15:

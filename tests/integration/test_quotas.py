@@ -201,8 +201,7 @@ def test_the_ids_of_waiting_messages_are_never_forgotten(engine: Engine) -> None
     claim_and_take(engine, "c", "t1")
     for n in range(30):
         store.buffer_message("c", f"w{n}", payload=payload(f"w{n}"), timing=TIMING)
-    completed = store.complete_batch("c", "t1")
-    assert completed.ids_forgotten == 0  # type: ignore[union-attr]
+    store.complete_batch("c", "t1")
     assert all(
         isinstance(store.buffer_message("c", f"w{n}", payload=payload(f"w{n}"), timing=TIMING), MessageDuplicate)
         for n in range(30)

@@ -85,6 +85,25 @@ def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(engine: Eng
     assert sum(end - begin + 1 for end, begin in read) <= len(taken.payloads) + 8
 
 
+def test_the_time_of_a_reply_costs_no_command(engine: Engine) -> None:
+    engine.store.take_batch("c", "teaches the server its script")
+    took = []
+    for run, has_reply in enumerate((False, False, True)):
+        if has_reply:
+            engine.store.note_reply("c", at_ms=engine.clock.advance(1))
+        engine.send("c", f"m{run}", rules=Rules(priority="vip"))
+        engine.claim()
+        with monitored(engine.admin) as watch:
+            taken = engine.store.take_batch("c", f"t{run}")
+        assert isinstance(taken, BatchTaken)
+        assert taken.replied_at_ms == (engine.clock() if has_reply else None)
+        took += [[command[0] for command in commands] for commands in watch.commands_of("take_batch", STRICT_SHEBANG)]
+        engine.store.complete_batch("c", f"t{run}")
+        engine.clock.advance(1)
+    first = b"zscore hmget hget llen hmget hdel lrange rename hset persist hset hdel hset zadd hget".split()
+    assert took == [first] * 3
+
+
 def test_a_full_batch_takes_no_message_from_behind_the_one_that_did_not_fit(engine: Engine) -> None:
     engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=2_500))
     for number in range(20):

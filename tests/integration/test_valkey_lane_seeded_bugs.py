@@ -105,6 +105,11 @@ def emitted(machine: EngineMachine) -> None:
     machine.emit(0, False)
 
 
+def replied(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(1)
+    machine.reply("ann", 0, False)
+
+
 def goes_out(machine: EngineMachine) -> None:
     machine.batches_go_out("p1", 0, 0, 0, 0)
 
@@ -236,9 +241,23 @@ BUGS = (
     Bug(
         "a later attempt says that its own batch came before it",
         "take_batch",
-        "'previous_at', previous_at)",
-        "'previous_at', last_at)",
+        "'previous_at', previous_at,",
+        "'previous_at', last_at,",
         (vip, taken, failed, taken),
+    ),
+    Bug(
+        "only the conversation's first reply is ever noted",
+        "note_reply",
+        "replied_at <= last_at and",
+        "replied_at == 0 and",
+        (vip, goes_out, replied, later, vip, goes_out, replied, vip, taken),
+    ),
+    Bug(
+        "the last reply counts, not the first",
+        "note_reply",
+        "replied_at <= last_at and",
+        "",
+        (vip, goes_out, later, replied, later, replied, vip, taken),
     ),
     Bug(
         "read the list, then delete it",
@@ -688,13 +707,6 @@ BUGS = (
             lambda m: m.conversation_processor_stalls(processor="p1", then="dies", which=0),
             lambda m: m.listing(),
         ),
-    ),
-    Bug(
-        "a moved timer is listed unmoved",
-        "list_conversations",
-        "scheduled_at = math.max(scheduled_at, due_at_of(buffer))",
-        "",
-        (typing, lambda m: m.listing()),
     ),
     Bug(
         "deleting the last message leaves an empty buffer scheduled",

@@ -76,6 +76,7 @@ class ImitatedStage:
         self.posted: list[PostedWebhook] = []
         self.rows: list[Json] = []
         self.letters: list[Json] = []
+        self.counted: Mapping[str, Mapping[str, int]] = {}
         self.unknown: set[str] = set()
         self.is_away = False
         self.asked: list[tuple[str, Json]] = []
@@ -93,6 +94,8 @@ class ImitatedStage:
                 return {"conversations": self.rows, "next": None, "more": False}
             case "dead.list":
                 return {"letters": self.letters, "inQueue": len(self.letters)}
+            case "tune.read":
+                return {"scopes": self.counted}
             case "conversation.show":
                 return self._shown(fields)
             case _:

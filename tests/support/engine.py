@@ -109,7 +109,7 @@ class Engine:
     def send(
         self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
     ) -> MessageBuffered | MessageDuplicate:
-        timing = (rules or Rules()).timing
+        timing = (rules or Rules()).timing_of(text or "")
         return accepted(
             self.store.buffer_message(conversation, message_id, payload=payload(message_id, text), timing=timing)
         )

@@ -17,6 +17,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry, Value
+from message_buffer.tuning.counts import GapCounts
 from tests.support.engine import ManualClock
 
 PROCESSOR = "the-processor"
@@ -186,6 +187,19 @@ class FakeQueue(DeadLetterQueue):
         if self.failures:
             raise self.failures.pop(0)
         self.bodies.append(body)
+
+
+class NoCounts(GapCounts):
+    """Counts nothing, and so leaves nothing to a conversation's next batch."""
+
+    def __init__(self) -> None:
+        pass
+
+    def add(self, *_: Any, **__: Any) -> str:
+        return ""
+
+    def write(self, may_go_on: Callable[[], bool]) -> None:
+        pass
 
 
 class FakeSecrets:

@@ -16,9 +16,11 @@ from tests.support.fakes import (
     FakeFunctions,
     FakeObjects,
     FakeQueue,
+    NoCounts,
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE, WindowScene
 
 MAX_ATTEMPTS = 5
@@ -56,6 +58,8 @@ class RunningValkeyLane:
                 *destinations,
                 telemetry,
                 queues=self.queues,
+                idle=FakeTakeovers(),
+                gap_counts=NoCounts(),
                 max_event_bytes=256_000,
                 max_attempts=MAX_ATTEMPTS,
                 clock=engine.clock,

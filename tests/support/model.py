@@ -12,12 +12,10 @@ from message_buffer.events.emission import longest_pause_ms
 from message_buffer.rules.due_time import (
     Due,
     Facts,
-    Rhythm,
     arrival_of,
     due_after_hold,
     due_after_message,
     due_after_typing,
-    rhythm_after,
 )
 from message_buffer.rules.timing import Timing
 from tests.support.script_model import due_after_flush, due_after_resume, due_after_retime, mean_gap_of
@@ -52,6 +50,7 @@ class FrozenBatch:
     messages: list[tuple[str, bytes]]
     last_at: int
     previous_at: int | None = None
+    replied_at: int | None = None
     attempt: int = 0
     token: str | None = None
     token_ms: int = 0
@@ -78,9 +77,9 @@ class ConversationModel:
     first_at: int | None = None
     last_at: int | None = None
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
+    replied_at: int | None = None  # when a reply was sent: the first one since `ended_at`, or an earlier one
     holds: dict[str, tuple[int, str]] = field(default_factory=dict)  # holder, or `handoff` -> end and cause
     generation: int = 0
-    rhythm: Rhythm | None = None
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
     emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
 
@@ -104,7 +103,6 @@ class ConversationModel:
         self.seen[message_id] = now
         self.generation += 1
         self.last_at, gap = arrival_of(now, self.last_at)
-        self.rhythm = rhythm_after(self.rhythm, gap, timing)
         old_due = self.due if self.waiting else None
         if not self.waiting:
             self.first_at = self.last_at
@@ -135,7 +133,6 @@ class ConversationModel:
             last_at_ms=self.last_at,
             message_count=len(self.waiting),
             gap_ms=gap,
-            rhythm=self.rhythm,
             held_until_ms=self.held_until,
             due=self.due,
         )
@@ -161,7 +158,8 @@ class ConversationModel:
 
     def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
         assert self.last_at is not None
-        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at, self.ended_at)
+        known = self.ended_at, self.replied_at
+        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at, *known)
         self.ended_at = self.last_at
         self.waiting = self.waiting[limit:]
         if self.waiting:
@@ -268,6 +266,11 @@ class ConversationModel:
         )
         if self.due != old_due and self.frozen is None and self.state == "PENDING":
             self.scheduled_at = max(self.not_before, self.due.due_at_ms)
+
+    def note_reply(self, at: int) -> bool:
+        if self.ended_at is not None and (self.replied_at or 0) <= self.ended_at < at:
+            self.replied_at = at
+        return self.ended_at is not None
 
     def edit(self, message_id: str, payload: bytes) -> None:
         self.waiting = [(known, payload if known == message_id else old) for known, old in self.waiting]

@@ -168,7 +168,7 @@ class FakeBuffer(BufferClient):
         match operation:
             case "gate":
                 newest = self.generation if fields.get("lane") == "valkey" else self.window_generation
-                newer = {"newer": newest > fields["generation"]} if fields else {}
+                newer = {"newer": newest > fields["generation"]} if "generation" in fields else {}
                 held = self.others and (self.others["until"] is None or self.others["until"] > self._clock())
                 return {"holds": [self.others] if held else [], **newer}
             case "conversation.handoff":

@@ -11,7 +11,6 @@ from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.outcomes import changed, parts
 
 NOW = Rules(priority="vip")
-ADAPTIVE = Rules(adaptive=True)
 SPENT = Charge((("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1)),), is_exact=True)
 
 Answer = object
@@ -87,16 +86,16 @@ def idle(engine: Engine) -> None:
 
 
 def open_buffer(engine: Engine) -> None:
-    engine.send("c", "m1", rules=ADAPTIVE)
+    engine.send("c", "m1")
     engine.clock.advance(600)
-    engine.send("c", "m2", rules=ADAPTIVE)
+    engine.send("c", "m2")
     engine.clock.advance(600)
 
 
 def newest_deleted(engine: Engine) -> None:
     """Delete m3, so that its remembered id misleads the search for m2 by one position."""
     open_buffer(engine)
-    engine.send("c", "m3", rules=ADAPTIVE)
+    engine.send("c", "m3")
     engine.store.delete_message("c", "m3")
 
 
@@ -167,7 +166,7 @@ def waiting_for_retry(engine: Engine) -> None:
 def quota_spent(engine: Engine) -> None:
     open_buffer(engine)
     for n in range(2):
-        engine.store.buffer_message("d", f"m{n}", payload=payload(f"m{n}"), timing=ADAPTIVE.timing, charge=SPENT)
+        engine.store.buffer_message("d", f"m{n}", payload=payload(f"m{n}"), timing=Rules().timing, charge=SPENT)
     engine.store.charge_changes("d", SPENT, items=2)
 
 
@@ -241,7 +240,7 @@ SCENES = [
         Scene("buffer_message", state, send(rules), as_duplicate)
         for state in (idle, open_buffer, due, claimed, taken, taken_and_more, completed, waiting_for_retry,
                       held, processor_that_sleeps)
-        for rules in (ADAPTIVE, NOW)
+        for rules in (Rules(), NOW)
     ),
     Scene("buffer_message", quota_spent, send_over_quota),
     Scene("charge_changes", quota_spent, lambda store, engine: store.charge_changes("c", SPENT, items=2)),
@@ -349,6 +348,8 @@ SCENES = [
     ),
     Scene("edit_message", newest_deleted,
           lambda store, engine: in_steps(store).edit_message("c", "m2", payload=payload("m2", "new"))),
+    Scene("note_reply", idle, lambda store, _: store.note_reply("c", at_ms=1)),
+    Scene("note_reply", taken, lambda store, engine: store.note_reply("c", at_ms=engine.clock())),
     Scene("find_message", newest_deleted, lambda store, engine: in_steps(store).find_message("c", "m2")),
     *(
         Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))

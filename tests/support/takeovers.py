@@ -1,15 +1,22 @@
-"""The table of takeovers in memory. `test_takeovers_table.py` runs its tests on this table and on the real one."""
+"""The table of takeovers in memory. `test_takeovers_table.py` runs its tests on this table and on the real one.
+
+It only records the calls about the steps after a customer's silence. `test_idle.py` tests these on the real table.
+"""
 
 from collections import Counter
+from typing import Any
 
 from message_buffer.errors import SendFailed
+from message_buffer.events.batch_ready import Content
+from message_buffer.events.idle import BY_TIME, IdleTable
+from message_buffer.lanes.holds import NO_END_MS
 from message_buffer.limits import HOUR_MS
 from message_buffer.takeovers import takeovers_table
 from message_buffer.takeovers.takeover import Takeover
-from message_buffer.takeovers.takeovers_table import TakeoversTable
+from tests.support.table_service import empty
 
 
-class FakeTakeovers(TakeoversTable):
+class FakeTakeovers(IdleTable):
     def __init__(self) -> None:
         super().__init__("takeovers")
         self.states: dict[str, Takeover] = {}
@@ -17,6 +24,8 @@ class FakeTakeovers(TakeoversTable):
         self.calls: list[str] = []
         self.failures: list[str] = []
         """Names of calls that fail, each once."""
+        self.steps: list[tuple[Any, ...]] = []
+        """The calls about steps."""
 
     def read(self, conversation: str) -> Takeover:
         self._called("read")
@@ -53,8 +62,46 @@ class FakeTakeovers(TakeoversTable):
         self.states.pop(conversation, None)
         return found
 
+    def begin_steps(self, conversation: str, _taken: object, content: Content, *, now_ms: int) -> None:
+        del now_ms
+        self.steps.append(("begin", conversation, content.idle_after_ms))
+
+    def is_used(self, now_ms: int) -> bool:
+        del now_ms
+        return True
+
+    def note_reply(self, conversation: str, *, at_ms: int) -> None:
+        self.steps.append(("reply", conversation, at_ms))
+
+    def end_steps(self, conversation: str, *, upto_ms: int = NO_END_MS) -> None:
+        self.steps.append(("end", conversation, upto_ms))
+
+    def undo_steps(self, conversation: str, *, last_at_ms: int) -> None:
+        self.steps.append(("undo", conversation, last_at_ms))
+
+    def forget_steps(self, conversation: str, *, until_ms: int) -> None:
+        self.steps.append(("forget", conversation, until_ms))
+
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if name in self.failures:
             self.failures.remove(name)
             raise SendFailed(f"{name}: ThrottlingException")
+
+
+def make_takeovers_table(database: Any, name: str) -> None:
+    """Make the table with the index that `infra/buffer.py` adds, or empty it."""
+    if name in database.list_tables()["TableNames"]:
+        empty(database, name)
+        return
+    types = {"conversation": "S", "idle": "S", "at": "N"}
+    keys = [{"AttributeName": "idle", "KeyType": "HASH"}, {"AttributeName": "at", "KeyType": "RANGE"}]
+    database.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "conversation", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind in types.items()],
+        GlobalSecondaryIndexes=[
+            {"IndexName": BY_TIME, "KeySchema": keys, "Projection": {"ProjectionType": "KEYS_ONLY"}}
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )

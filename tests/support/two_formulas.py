@@ -9,7 +9,8 @@ from message_buffer.lanes.holds import Holder
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from message_buffer.rules import due_time
-from message_buffer.rules.due_time import Due, Facts, Rhythm
+from message_buffer.rules.due_time import Due, Facts
+from message_buffer.rules.learned import GAP_EDGES_MS, MAX_GAP_MS, PLACES
 from message_buffer.rules.timing import Timing
 from tests.support import script_model
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
@@ -33,7 +34,6 @@ class TwoFormulas:
         self.log: list[str] = []
         self.first_at_ms = 0
         self.last_at_ms: int | None = None
-        self.rhythm: Rhythm | None = None
         self.due: Due | None = None  # None if nothing waits
         self.waiting: list[str] = []
         self.large_bytes = 0
@@ -71,11 +71,7 @@ class TwoFormulas:
         expected = (
             None if self.due is None else (self.due.due_at_ms, self.due.reason, self.due.rule, str(self.due.wait_ms))
         )
-        stored = self.engine.admin.hmget(f"{{b0}}:conv:{NAME}", "gap_mean", "gap_dev")
-        rhythm = None if stored[0] is None else tuple(map(float, stored))
-        assert (found, rhythm) == (expected, self.rhythm), "\n".join(
-            [f"the script says {found}, {rhythm}; the formula says {self.due}, {self.rhythm}", *self.log]
-        )
+        assert found == expected, "\n".join([f"the script says {found}; the formula says {self.due}", *self.log])
 
     # -- time --------------------------------------------------------------------------------------------------
 
@@ -84,8 +80,8 @@ class TwoFormulas:
         now_ms, edges = self.engine.clock.now_ms, [self.held_until_ms]
         if self.due is not None:
             edges.append(self.due.due_at_ms)
-        if self.last_at_ms is not None:
-            edges.append(self.last_at_ms + _ceiling_ms(self.timing))
+        if self.last_at_ms is not None and self.timing.learned:
+            edges += [self.last_at_ms + each for each in (*GAP_EDGES_MS, MAX_GAP_MS)]
         later = [edge + off for edge in edges for off in (-1, 0, 1) if 0 <= edge + off - now_ms <= 5_000]
         if later and self.rng.random() < 0.3:
             self.engine.clock.now_ms = self.rng.choice(later)
@@ -137,7 +133,6 @@ class TwoFormulas:
         if not self.waiting:
             self.first_at_ms = self.last_at_ms
         self.waiting.append(message_id)
-        self.rhythm = self.formula.rhythm_after(self.rhythm, gap_ms, timing)
         is_large = size > 4_096
         self.large_bytes += size * is_large
         has_max_bytes = is_large and self.large_bytes >= SETTINGS.max_batch_bytes
@@ -147,7 +142,7 @@ class TwoFormulas:
     def _facts(self) -> Facts:
         return Facts(
             self.first_at_ms, self._known_last_at_ms, len(self.waiting),
-            rhythm=self.rhythm, held_until_ms=self.held_until_ms, due=self.due,
+            held_until_ms=self.held_until_ms, due=self.due,
         )  # fmt: skip
 
     def retime(self) -> None:
@@ -232,7 +227,6 @@ def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
     """Return random rules, which often infer typing from gaps of about this length."""
     silence_ms = rng.choice((0, 1, 400, 1_000, 2_500))
     inferences = [silence_ms + 700] if gap_ms is None else [silence_ms + 700, gap_ms, gap_ms + 1, gap_ms - gap_ms // 4]
-    floor_ms = rng.choice((50, 300, 1_500))
     return Timing(
         silence_ms=silence_ms,
         typing_ms=rng.choice([0, silence_ms + 1, *(each for each in inferences if silence_ms < each < 10_000)]),
@@ -240,12 +234,6 @@ def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
         max_messages=rng.choice((1, 3, 6, 100, 100, 100, 100)),
         min_messages=rng.choice((1, 1, 1, 2, 4)),
         flush_reason=rng.choice([""] * 5 + ["priority"]),
-        adaptive=rng.choice(
-            ("", "", f"{rng.choice((0.1, 1.0, 4.0))} {floor_ms} {rng.choice((200, 2_000, 5_000))} adaptiveFloorMs")
-        ),
         silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
+        learned=rng.choice(("", "", "".join(f"{rng.choice((100, 700, 1_500, 4_000)):05}" for _ in range(PLACES)))),
     )
-
-
-def _ceiling_ms(timing: Timing) -> int:
-    return int(timing.adaptive.split()[2]) if timing.adaptive else 0

@@ -26,7 +26,8 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
-from tests.support.fakes import valkey_lane
+from tests.support.fakes import NoCounts, valkey_lane
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
@@ -185,7 +186,8 @@ class TwoLanes:
         telemetry = self.scene.telemetry
         emission = Emission(
             *destinations, telemetry,
-            queues=self.scene.queues, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
+            queues=self.scene.queues, idle=FakeTakeovers(), gap_counts=NoCounts(),
+            max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock,
         )  # fmt: skip
         for each in (emission, self.scene.processor._emission):
             self._watch(each)
@@ -201,11 +203,11 @@ class TwoLanes:
         """Note each batch that has no mark although it should, or has one although it should not."""
         send = emission.send
 
-        def watched(conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
+        def watched(conversation: str, taken: BatchTaken, time: TimeLeft) -> str:
             must_have = self.marked is not None and self._frames[-1].marked == self.marked
             if (must_have and taken.handoff is None) or (taken.handoff is not None and not self.was_marked):
                 self.wrong_marks.append(f"{taken.batch_id} has the mark {taken.handoff}")
-            send(conversation, taken, time)
+            return send(conversation, taken, time)
 
         setattr(emission, "send", watched)  # noqa: B010 - mypy refuses an assignment
 

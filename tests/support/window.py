@@ -22,6 +22,7 @@ from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.events.emission import Emission, TimeLeft
+from message_buffer.events.idle import IdleTable
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.messages import Messages
@@ -34,8 +35,9 @@ from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock, accepted, payload
-from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, NoCounts, RecordedTelemetry
 from tests.support.table_service import OURS, answering_without_http, empty
+from tests.support.takeovers import FakeTakeovers
 
 TABLE = "holding"
 CONVERSATION = "default/generic/shop/ann"
@@ -189,6 +191,7 @@ class WindowScene:
         self.triggers = Triggers(self.clock, self.wire)
         self.bus, self.objects, self.letters = WiredBus(self.wire), FakeObjects(), FakeQueue()
         self.queues = FakeBatchQueues()
+        self.idle: IdleTable = FakeTakeovers()
         self.telemetry = RecordedTelemetry()
         self.lane = self.new_lane()
         self.processor = self.new_processor()
@@ -205,6 +208,8 @@ class WindowScene:
                 *destinations,
                 self.telemetry,
                 queues=self.queues,
+                idle=self.idle,
+                gap_counts=NoCounts(),
                 max_event_bytes=256_000,
                 max_attempts=MAX_ATTEMPTS,
                 clock=self.clock,

@@ -1,7 +1,10 @@
 """The operators' requests, on the real engine."""
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,6 @@ import pytest
 from lambdas.admin.conversations import (
     MAX_MESSAGES_SHOWN,
     MAX_PAGES_IN_A_LISTING,
-    OUTLASTS_REPLY_WINDOW,
     Conversations,
 )
 from lambdas.admin.dead_letters import (
@@ -23,6 +25,7 @@ from lambdas.admin.dead_letters import (
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.handler import ACTED, audited, operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
+from lambdas.admin.tuning import MAX_FACTOR, MAX_SCOPES, MIN_SILENCE_MS, Tuning
 from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
@@ -34,8 +37,11 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.limits import DAY_MS, MAX_HOLD_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import RulesTable, StoredRules
+from message_buffer.tuning.curve import MIN_BATCHES, WITHIN_MS, recommend
+from message_buffer.tuning.tuning_table import STAGE, TuningTable
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -45,6 +51,8 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.gaps import counts_of
+from tests.support.learned import MODEL
 from tests.support.takeovers import FakeTakeovers
 
 INGEST = "ingest"
@@ -139,6 +147,21 @@ class FakeTable(RulesTable):
             raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
+class FakeCounts(TuningTable):
+    """The table of counts, by scope and the time of their week."""
+
+    def __init__(self) -> None:
+        super().__init__("tuning")
+        self.weeks: dict[int, dict[str, Counter[str]]] = {}
+
+    def sums(self, *, since_ms: int) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        for at_ms, scopes in self.weeks.items():
+            for scope, counts in scopes.items() if at_ms >= since_ms else ():
+                found.setdefault(scope, Counter()).update(counts)
+        return found
+
+
 class FakeAliases(AliasesTable):
     """The table of aliases: each name of an author that has two leads to the other."""
 
@@ -179,16 +202,17 @@ class Desk:
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
         self.has_handoff_queue = False
+        self.counts = FakeCounts()
+        self.deployed: Json = {"silenceMs": 2_000}
 
     def operations(self) -> Mapping[str, Operation]:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         rules = RulesAdmin(
             table=self.table,
-            stage_rules={"silenceMs": 2_000},
+            book_of=partial(RuleBook, stage_rules=self.deployed, telemetry=self.telemetry),
             queues=("default", "whatsapp"),
             valkey_lane=lane,
             dynamodb_lane=self.fallback[0] if self.fallback else None,
-            telemetry=self.telemetry,
             time_left=lambda: self.time_left_ms,
             clock=self.engine.clock,
         )
@@ -213,6 +237,8 @@ class Desk:
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
+            tuning=Tuning(self.counts, rules, self.telemetry, lambda: self.time_left_ms, self.engine.clock),
+            idle_pass=lambda _request: {},
             telemetry=self.telemetry,
         )
         return audited(operations, self.bus, self.telemetry, clock=self.engine.clock)
@@ -295,7 +321,7 @@ def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None
     assert found(tenant="nobody") == []
 
 
-def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) -> None:
+def test_all_shards_are_listed_page_by_page(fake: Engine) -> None:
     desk = Desk(fake)
     fake.store = fake.another_store(SETTINGS._replace(shards=3))
     names = {f"acme/twilio/+1/{n}" for n in range(40)}
@@ -304,7 +330,6 @@ def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) ->
     rows = listed(desk, limit=1)
     assert sorted(row["conversation"] for row in rows) == sorted(names)
     assert {row["shard"] for row in rows} == {0, 1, 2}
-    assert listed(desk, shard=1) == [row for row in rows if row["shard"] == 1]
 
 
 def test_a_call_that_looks_through_many_pages_ends_with_a_cursor(fake: Engine) -> None:
@@ -321,13 +346,13 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
     page = desk.engine.store.list_conversations(desk.engine.store.shard_of(NAME))
     desk.engine.cancel(NAME)
     monkeypatch.setattr(desk.engine.store, "list_conversations", lambda *_, **__: page)
-    assert desk.result("conversation.list", limit=1, shard=0)["conversations"] == []
+    assert desk.result("conversation.list", limit=1)["conversations"] == []
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
+        ({"cursor": "1/open:0"}, "cursor: no earlier call returned '1/open:0'; leave it out to begin again"),
         ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
         ({"platform": "whatsap"}, "whatsap: unknown platform; did you mean whatsapp?"),
@@ -391,6 +416,7 @@ CHANGES: dict[str, Json] = {
     "rules.set": {"scope": "tenant:default", "rules": {"stopWords": [WORDS]}, "expectedVersion": 0},
     "rules.delete": {"scope": "tenant:default"},
     "rules.undo": {"scope": "tenant:default"},
+    "tune.weekly": {"scope": "stage", "cutShare": 0.2},
 }
 QUESTIONS: dict[str, Json] = {
     "status": {},
@@ -402,6 +428,8 @@ QUESTIONS: dict[str, Json] = {
     "rules.explain": {"conversation": NAME},
     "dead.list": {},
     "dead.show": {"batchId": "b1", "payloads": True},
+    "tune.read": {},
+    "idle.pass": {},
 }
 
 
@@ -420,9 +448,10 @@ def test_each_command_that_changes_something_publishes_once_who_did_it_and_no_wo
         desk.bus.published.clear()
         desk.result(operation, **fields)
         (event,) = events(desk, ACTED)
-        small = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
+        small: Json = {name: fields[name] for name in ("holdMs", "expectedVersion", "reason") if name in fields}
         subject = fields.get("conversation") or fields.get("scope") or fields["batchId"]
         what = {"version": 1, "operation": operation, "subject": subject}
+        small |= Json(moves=[]) if operation == "tune.weekly" else {}
         assert event == what | small | {"by": ME, "at": desk.engine.clock.now_ms}
 
 
@@ -573,19 +602,6 @@ def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sen
     assert "messages" not in shown, "they were read for their times alone"
     (row,) = desk.result("conversation.list")["conversations"]
     assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
-
-
-def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(desk: Desk) -> None:
-    now_ms = desk.engine.clock.now_ms
-    sent(desk.engine, "m1", sent_ms_ago=None)
-    desk.engine.clock.advance(60_000)
-    of = {"conversation": OF_WHATSAPP}
-    in_time = desk.result("conversation.hold", **of, holdMs=DAY_MS - 60_000)
-    assert in_time == {"heldUntil": now_ms + DAY_MS, "replyUntil": now_ms + DAY_MS}
-    too_long = desk.result("conversation.hold", **of, holdMs=DAY_MS - 59_999)
-    assert (too_long.pop("warning"), too_long) == (
-        OUTLASTS_REPLY_WINDOW, {"heldUntil": now_ms + DAY_MS + 1, "replyUntil": now_ms + DAY_MS},
-    )  # fmt: skip
 
 
 def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
@@ -817,6 +833,7 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
     desk.result("rules.set", scope="stage", rules={"silenceMs": 2_000, "typingInferenceMs": 4_000})
     desk.result("rules.set", scope="tenant:pairs", rules={"minMessages": 2, "pressedSilenceMs": 300})
     desk.result("rules.set", scope="tenant:great", rules={"priority": "vip"})
+    desk.result("rules.set", scope="tenant:learned", rules={"wait": "learned", "learned": MODEL})
 
     def waits_of(tenant: str) -> list[tuple[int, str]]:
         explained = desk.result("rules.explain", conversation=f"{tenant}/generic/shop/c1")
@@ -827,6 +844,7 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
     assert waits_of("default") == [(2_000, "silenceMs"), second, *more]
     assert waits_of("pairs") == [(30_000, "minMessages"), second] + [(30_000, "minMessages")] * 3
     assert waits_of("great") == [(0, "vipSilenceMs")] * 5
+    assert waits_of("learned") == [(6_000, "learned")] * 2 + more
 
 
 def test_a_silence_below_a_lower_layers_typing_time_is_told_that_time(desk: Desk) -> None:
@@ -852,6 +870,16 @@ def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(desk: 
     assert due == {ours: now + 5_000, theirs: now + 20_000}
     desk.result("rules.delete", scope="tenant:acme")
     assert desk.result("conversation.show", conversation=ours)["dueAt"] == now + 2_000
+
+
+def test_an_open_buffer_keeps_its_wait_if_the_new_rules_have_a_learned_one(desk: Desk) -> None:
+    ours = "acme/twilio/+1/+2"
+    desk.engine.send(ours, "m1", rules=Rules(silence_ms=20_000))
+    answer = desk.result("rules.set", scope="tenant:acme", rules={"wait": "learned", "learned": MODEL})
+    assert answer["open"] == {"looked": 1, "retimed": 0, "complete": True}
+    assert desk.result("conversation.show", conversation=ours)["dueAt"] == desk.engine.clock.now_ms + 20_000
+    desk.result("rules.set", scope="tenant:acme", rules={"priority": "vip"})
+    assert desk.result("conversation.show", conversation=ours)["dueAt"] == desk.engine.clock.now_ms
 
 
 @pytest.mark.parametrize(
@@ -1028,3 +1056,148 @@ def test_a_conversation_whose_batch_is_on_its_way_is_listed_with_what_waits_behi
     desk.engine.send(NAME, "m2")
     (row,) = listed(desk)
     assert (row["state"], row["count"], row["frozen"]) == ("inflight", 1, 1)
+
+
+# -- the waits, measured and tuned -----------------------------------------------------------------------------------
+
+WEEK_MS = 7 * DAY_MS
+
+
+def count(desk: Desk, scope: str = "acme/whatsapp/sales", *, turns: int = 2_000, weeks_ago: int = 0) -> Counter[str]:
+    counts = Counter(counts_of(random.Random(scope), turns=turns, silence_ms=1_000, reply_ms=4_000))
+    week = desk.counts.weeks.setdefault(desk.engine.clock() - weeks_ago * WEEK_MS, {STAGE: Counter()})
+    week[scope] = counts
+    week[STAGE] += counts
+    return counts
+
+
+def tune(desk: Desk, cut_share: float = 0.2) -> list[Json]:
+    moves: list[Json] = desk.result("tune.weekly", scope="stage", cutShare=cut_share)["moves"]
+    return moves
+
+
+def silence_of(desk: Desk, name: str = "acme/whatsapp/1/u", agent: str | None = "sales") -> int:
+    rule: int = desk.result("rules.explain", conversation=name, **({"agent": agent} if agent else {}))["rules"][
+        "silenceMs"
+    ]["value"]
+    return rule
+
+
+def test_the_counts_of_the_last_weeks_are_shown_by_scope(desk: Desk) -> None:
+    few, many = count(desk, "acme/whatsapp/", turns=30), count(desk, turns=400)
+    old = count(desk, turns=50, weeks_ago=3)
+    assert desk.result("tune.read", weeks=3)["scopes"] == {"acme/whatsapp/sales": many, "acme/whatsapp/": few}
+    assert desk.result("tune.read", weeks=4)["scopes"]["acme/whatsapp/sales"] == many + old
+
+
+def test_even_very_many_scopes_fit_into_an_answer(desk: Desk) -> None:
+    widest = Counter({f"{kind}{k:02d}": 10**9 for kind in "gce" for k in range(24)} | {"waited_ms": 10**13})
+    scopes = {f"{'t' * 40}{n}/whatsapp/{'a' * 40}": widest | Counter(batches=n) for n in range(MAX_SCOPES + 5)}
+    desk.counts.weeks[desk.engine.clock()] = scopes
+    answer = desk.ask("tune.read")
+    assert len(answer["result"]["scopes"]) == MAX_SCOPES
+    assert len(json.dumps(answer)) < ANSWER_BYTES
+    assert min(each["batches"] for each in answer["result"]["scopes"].values()) == 5
+
+
+def test_each_week_moves_the_wait_by_a_factor_until_it_is_the_recommended_one(desk: Desk) -> None:
+    best = recommend(count(desk), cut_share=0.2)
+    assert not isinstance(best, str)
+    waits = [silence_of(desk)]
+    while moves := tune(desk):
+        assert moves == [
+            {"scope": "agent:acme/sales", "platform": "whatsapp", "before": waits[-1], "after": silence_of(desk)}
+        ]
+        waits.append(silence_of(desk))
+    assert waits == [2_000, 3_000, best[0]]
+    assert silence_of(desk, "acme/telegram/1/u") == 2_000
+    assert silence_of(desk, agent=None) == 2_000
+
+
+def test_a_move_is_stored_by_its_name_logged_and_published(desk: Desk) -> None:
+    count(desk, "a%2Fb/whatsapp/")
+    desk.table.put("tenant:a%2Fb", {"maxMessages": 5}, by=ME, at_ms=1, expected_version=None)
+    answer = Operations(desk.operations(), desk.telemetry).answer(
+        {"operation": "tune.weekly", "by": "tune", "scope": "stage", "cutShare": 0.2}, request_id=REQUEST
+    )
+    move = {"scope": "tenant:a%2Fb", "platform": "whatsapp", "before": 2_000, "after": 3_000}
+    assert answer["result"] == {"moves": [move]}
+    stored = desk.table.items["tenant:a%2Fb"]
+    override = {"whatsapp": {"silenceMs": 3_000, "typingInferenceMs": 0}}
+    assert (stored.updated_by, stored.rules) == ("tune", {"maxMessages": 5, "platformOverrides": override})
+    assert ("info", "wait tuned", move) in desk.telemetry.lines
+    (event,) = [json.loads(detail) for kind, detail in desk.bus.published if kind == ACTED]
+    assert (event["operation"], event["by"], event["moves"]) == ("tune.weekly", "tune", [move])
+
+
+@pytest.mark.parametrize("deployed", [0, 700, 2_000, 9_000])
+def test_a_move_stays_within_its_bounds(deployed: int, desk: Desk) -> None:
+    count(desk)
+    desk.table.put("stage", {"silenceMs": deployed}, by=ME, at_ms=1, expected_version=None)
+    for cut_share in (0.05, 0.2, 0.35, 0.9):
+        for _ in range(6):
+            before = silence_of(desk)
+            tune(desk, cut_share)
+            after = silence_of(desk)
+            assert after >= MIN_SILENCE_MS
+            assert after == MIN_SILENCE_MS or before / MAX_FACTOR - 1 <= after <= before * MAX_FACTOR
+        assert silence_of(desk) <= WITHIN_MS
+
+
+def test_nothing_moves_on_fewer_than_300_turns(desk: Desk) -> None:
+    count(desk, turns=MIN_BATCHES - 1)
+    count(desk, turns=5_000, weeks_ago=4)
+    assert tune(desk) == []
+    count(desk, turns=1, weeks_ago=3)
+    assert len(tune(desk)) == 1
+
+
+@pytest.mark.parametrize("rules", [{"wait": "window"}, {"wait": "learned", "learned": MODEL}, {"priority": "vip"}])
+def test_a_scope_that_waits_in_another_way_is_left_alone(rules: Json, desk: Desk) -> None:
+    count(desk)
+    desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
+    assert tune(desk) == []
+    assert "agent:acme/sales" not in desk.table.items
+
+
+@pytest.mark.parametrize("rules", [{"maxWaitMs": 2_500}, {"platformOverrides": "edited by hand"}])
+def test_a_scope_whose_rules_cannot_be_changed_does_not_hold_up_the_others(rules: Json, desk: Desk) -> None:
+    count(desk, "acme/whatsapp/", turns=3_000)
+    count(desk, "beta/whatsapp/", turns=2_000)
+    desk.table.put("tenant:acme", rules, by=ME, at_ms=1, expected_version=None)
+    assert [each["scope"] for each in tune(desk)] == ["tenant:beta"]
+    assert ("warning", "wait not tuned", "acme/whatsapp/") in [
+        (level, line, fields.get("scope")) for level, line, fields in desk.telemetry.lines
+    ]
+
+
+def test_a_run_stops_before_lambda_ends_it(desk: Desk) -> None:
+    count(desk)
+    desk.time_left_ms = MIN_MS_LEFT_TO_RETIME
+    assert tune(desk) == []
+
+
+@pytest.mark.parametrize(
+    ("platform", "account", "silence_ms"), [("custom", "email:1", 120_000), ("twilio", "whatsapp:+1", 1_000)]
+)
+def test_a_channel_behind_a_platform_keeps_its_own_wait_unless_a_rule_sets_one_for_all(
+    platform: str, account: str, silence_ms: int, desk: Desk
+) -> None:
+    desk.deployed = {}
+    count(desk, f"acme/{platform}/")
+    assert tune(desk) == []
+    assert silence_of(desk, f"acme/{platform}/{account}/u", agent=None) == silence_ms
+    desk.deployed = {"silenceMs": 2_000}
+    assert len(tune(desk)) == 1
+
+
+def test_a_pass_over_silent_customers_is_logged_only_if_it_fails_and_then_with_the_reason(desk: Desk) -> None:
+    request = {"operation": "idle.pass", "by": "schedule"}
+    Operations({"idle.pass": lambda _fields: {}}, desk.telemetry).answer(request, request_id=REQUEST)
+    assert desk.telemetry.lines == []
+
+    def fail(_fields: Json) -> Json:
+        raise SendFailed("list steps: AccessDeniedException")
+
+    Operations({"idle.pass": fail}, desk.telemetry).answer(request, request_id=REQUEST)
+    assert desk.telemetry.lines == [("warning", "idle pass failed", {"reason": "list steps: AccessDeniedException"})]

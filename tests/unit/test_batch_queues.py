@@ -31,7 +31,7 @@ QUEUES: Queues = {
     "default": {},
     "handoff": {},
 }
-EMISSION = EmissionSettings("bus", 256_000, "bucket", 20, "https://sqs.example.org/letters")
+EMISSION = EmissionSettings("bus", 256_000, "bucket", 20, "https://sqs.example.org/letters", "takeovers", "tuning")
 REFUSED = SendFailed("send batch: ServiceUnavailable")
 
 

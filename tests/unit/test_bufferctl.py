@@ -135,7 +135,7 @@ def run(*arguments: str) -> int:
         ),
         (
             ["conversation", "handoff", NAME],
-            {"heldUntil": NOON_MS, "replyUntil": NOON_MS, "warning": "Too long."},
+            {"heldUntil": NOON_MS},
             {"operation": "conversation.handoff", "holdMs": 3_600_000},
         ),
         (
@@ -577,7 +577,7 @@ def test_a_malformed_id_is_wrong_usage_before_anything_is_asked(
 
 NOTHING: dict[tuple[str, ...], Json] = {
     ("conversation", "list"): {"conversations": [], "next": None, "more": False},
-    ("conversation", "list", "--shard", "0"): {"conversations": [], "next": None, "more": False},
+    ("conversation", "list", "--tenant", "acme"): {"conversations": [], "next": None, "more": False},
     ("conversation", "history", NAME): {"status": None, "turns": [], "older": 0},
     ("rules", "list"): {"rules": [], "more": False},
     ("rules", "list", "tenant:"): {"rules": [], "more": False},

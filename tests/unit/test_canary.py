@@ -67,10 +67,10 @@ def sent(*counts: int) -> Burst:
     return burst
 
 
-def run(bus: Bus, webhook: FakeWebhook | None = None, *, deploying: bool = False) -> RecordedTelemetry:
+def run(bus: Bus, webhook: FakeWebhook | None = None) -> RecordedTelemetry:
     telemetry = RecordedTelemetry()
     clock = lambda: 7 * 300_000  # noqa: E731
-    canary = Canary(webhook or FakeWebhook(), bus, telemetry, is_being_deployed=lambda: deploying, clock=clock)
+    canary = Canary(webhook or FakeWebhook(), bus, telemetry, clock=clock)
     canary.run("r", lambda: 5_050)
     return telemetry
 
@@ -133,12 +133,6 @@ def test_the_canary_counts_each_way_to_fail(bus: Bus, webhook: FakeWebhook | Non
     assert telemetry.counts == {"CanaryFailures": 1}
 
 
-def test_while_the_stage_is_deployed_the_canary_counts_nothing() -> None:
-    telemetry = run(Bus(), deploying=True)
-    assert not telemetry.counts
-    assert telemetry.said("canary failed in a deployment")
-
-
 @pytest.mark.parametrize(
     ("secrets", "secret"),
     [
@@ -156,7 +150,7 @@ def test_the_secret_of_the_generic_webhook_is_found(secrets: str, secret: str | 
 
 def test_a_canary_without_its_secret_fails_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     telemetry = RecordedTelemetry()
-    settings = CanarySettings(LogSettings(), api_endpoint="x", webhook_secret_id="x", queue_url="x", stack="x")
+    settings = CanarySettings(LogSettings(), api_endpoint="x", webhook_secret_id="x", queue_url="x")
     monkeypatch.setattr(handler, "_parts", lambda: (settings, telemetry))
     monkeypatch.setattr("lambdas.canary.handler.Secrets.read", lambda *_: "{}")
     with pytest.raises(Exception, match="no secret for the generic webhook"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from contextlib import suppress
 from typing import Any
 from unittest.mock import PropertyMock
@@ -12,8 +13,10 @@ from botocore.exceptions import ClientError
 from bufferctl.doctor import Report
 from bufferctl.errors import Unreachable
 from message_buffer.json_object import Json
+from message_buffer.tuning.curve import going_on
 from tests.support.asgi import Answer, call
 from tests.support.console import ImitatedPlace, ImitatedStage, row
+from tests.support.gaps import counts_of
 from tools.console import server
 from tools.console.history import History
 from tools.console.running import make_parts
@@ -169,6 +172,39 @@ def test_why_and_the_doctor_only_read_and_the_doctor_keeps_its_report(monkeypatc
     assert explained == ["b1", "t/p/a/u"]
     first, second = (call(app, "POST", "/api/doctor", body=b"{}").json for _ in range(2))
     assert (first["unread"], first, len(examined)) == ({"alarms": "no"}, second, 1)
+
+
+def test_authors_going_on_is_shown_for_the_scopes_with_most_batches_and_asked_for_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, now = ImitatedStage(), 1_000_000
+    monkeypatch.setattr(server, "now_ms", lambda: now)
+    many = counts_of(random.Random(1), turns=300, silence_ms=2_000, reply_ms=4_000)
+    stage.counted = {"acme/whatsapp/sales": many} | {f"t{n}/telegram/": {"batches": 299 - n} for n in range(25)}
+    app = make_app(make_parts(ImitatedPlace(stage)))
+
+    def read() -> Any:
+        return call(app, "POST", "/api/tune", body=b"{}").json
+
+    first = read()
+    assert first["scopes"][0] == {
+        "scope": "acme/whatsapp/sales", "batches": 300, "few": False, **going_on(many)._asdict()
+    }  # fmt: skip
+    assert [(each["batches"], each["few"]) for each in first["scopes"][1:]] == [(299 - n, True) for n in range(19)]
+    now += 59_999
+    assert (read(), len(stage.asked)) == (first, 1)
+    now += 1
+    assert read()["at"] == now
+    assert stage.asked == [("tune.read", {"weeks": 4})] * 2
+
+
+def test_what_refuses_the_question_how_many_go_on_is_said_and_not_kept() -> None:
+    stage = ImitatedStage()
+    app = make_app(make_parts(ImitatedPlace(stage)))
+    stage.is_away = True
+    assert call(app, "POST", "/api/tune", body=b"{}").json == {"problem": stage.problem}
+    stage.is_away = False
+    assert call(app, "POST", "/api/tune", body=b"{}").json["scopes"] == []
 
 
 class Nonsense(ValueError):

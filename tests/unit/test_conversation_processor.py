@@ -41,10 +41,12 @@ from tests.support.fakes import (
     FakeFunctions,
     FakeObjects,
     FakeQueue,
+    NoCounts,
     RecordedTelemetry,
     valkey_lane,
 )
 from tests.support.invariants import assert_invariants
+from tests.support.takeovers import FakeTakeovers
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -71,12 +73,15 @@ class Scene:
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.queues = FakeBatchQueues(*queues)
+        self.idle = FakeTakeovers()
         self.emission = Emission(
             self.bus,
             self.objects,
             self.queue,
             self.telemetry,
             queues=self.queues,
+            idle=self.idle,
+            gap_counts=NoCounts(),
             max_event_bytes=max_event_bytes,
             max_attempts=MAX_ATTEMPTS,
             clock=engine.clock,
@@ -371,7 +376,7 @@ def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scen
 def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise StoreUnavailable("gone")
 
     scene.send("m1")

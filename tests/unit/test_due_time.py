@@ -6,19 +6,18 @@ from message_buffer.rules.due_time import (
     Arrival,
     Due,
     Facts,
-    Rhythm,
     arrival_of,
     due_after_hold,
     due_after_message,
     due_after_typing,
-    rhythm_after,
 )
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 
 FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000).timing
 TYPING = Rules(silence_ms=1000, typing_inference_ms=3000).timing
-ADAPTIVE = Rules(adaptive=True, adaptive_floor_ms=300, adaptive_ceiling_ms=4000).timing
+WAITS = "".join(f"{1_000 + place:05}" for place in range(12))
+LEARNED = TYPING._replace(learned=WAITS)
 PRESSED = TYPING._replace(pressed_ms=200)
 
 
@@ -99,31 +98,19 @@ PRESSED = TYPING._replace(pressed_ms=200)
             id="what is not due moves",
         ),
         pytest.param(
-            Facts(0, 9, 2, 9, Rhythm(100, 50)),
-            ADAPTIVE,
-            Due(309, "silence", "adaptive", 300),
-            id="the rhythm replaces the silence",
+            Facts(0, 0, 1), LEARNED, Due(1000, "silence", "learned", 1000), id="a first message's learned wait"
         ),
         pytest.param(
-            Facts(0, 9, 2, 9, Rhythm(1, 0)),
-            ADAPTIVE,
-            Due(309, "silence", "adaptiveFloorMs", 300),
-            id="the floor of the rhythm",
+            Facts(0, 9, 1, 9), LEARNED, Due(1010, "silence", "learned", 1001), id="a batch has just left before it"
         ),
         pytest.param(
-            Facts(0, 9, 2, 9, Rhythm(4000, 1)),
-            ADAPTIVE,
-            Due(4009, "silence", "adaptiveCeilingMs", 4000),
-            id="and its ceiling",
+            Facts(0, 9, 2, 9), LEARNED, Due(1011, "silence", "learned", 1002), id="it replaces the typing inference"
         ),
         pytest.param(
-            Facts(0, 9, 2, 9, Rhythm(400.1, 0)), ADAPTIVE, Due(410, "silence", "adaptive", 401), id="rounded up"
-        ),
-        pytest.param(
-            Facts(0, 9, 2, 9),
-            ADAPTIVE,
-            Due(3009, "silence", "typingInferenceMs", 3000),
-            id="without a rhythm, the ordinary wait",
+            Facts(0, 4000, 3, 3001),
+            LEARNED._replace(max_wait_ms=5_000),
+            Due(5000, "max_wait", "maxWaitMs", 1000),
+            id="max wait bounds a learned wait",
         ),
     ],
 )
@@ -154,10 +141,10 @@ def test_a_message_makes_its_buffer_due_as_the_formula_says(facts: Facts, timing
             id="after what waits already, by the wait of a press, not by typing",
         ),
         pytest.param(
-            Facts(0, 0, 1, 5, Rhythm(900, 9)),
-            PRESSED._replace(adaptive=ADAPTIVE.adaptive),
+            Facts(0, 0, 1, 5),
+            PRESSED._replace(learned=WAITS),
             Due(200, "silence", "pressedSilenceMs", 200),
-            id="the rhythm does not concern it",
+            id="a learned wait does not concern it",
         ),
         pytest.param(
             Facts(0, 500, 2, 500, due=Due(40_000, "silence", "silenceMs", 40_000)),
@@ -211,23 +198,6 @@ def test_time_does_not_run_back_unless_the_last_arrival_was_wrong(
     assert arrival_of(now_ms, last_at_ms) == arrival
 
 
-def test_the_rhythm_is_smoothed_as_rfc_6298_says() -> None:
-    first = rhythm_after(None, 400, ADAPTIVE)
-    assert first == Rhythm(400, 200)
-    second = rhythm_after(first, 800, ADAPTIVE)
-    assert second == Rhythm(450, 250)
-    assert rhythm_after(second, 101, ADAPTIVE) == Rhythm(406.4, 274.8)
-
-
-def test_the_rhythm_does_not_learn_from_long_gaps_presses_and_other_rules() -> None:
-    known = Rhythm(400, 200)
-    assert rhythm_after(known, 4001, ADAPTIVE) == known
-    assert rhythm_after(known, None, ADAPTIVE) == known
-    assert rhythm_after(known, 100, TYPING) == known
-    assert rhythm_after(known, 100, ADAPTIVE._replace(pressed_ms=0)) == known
-    assert rhythm_after(known, 4000, ADAPTIVE) != known
-
-
 def test_typing_prolongs_a_wait_up_to_the_longest() -> None:
     due = Due(1000, "silence", "silenceMs", 900)
 
@@ -247,15 +217,8 @@ def test_a_hold_moves_what_is_due_before_it_ends() -> None:
     assert due_after_hold(due, 1000, 100) is due
 
 
-def test_a_fixed_window_and_each_bound_of_the_rhythm_are_named() -> None:
+def test_a_fixed_window_is_named() -> None:
     window = Rules(wait="window", window_ms=2000).timing
     assert due_after_message(Facts(0, 1500, 2, 1500), window, 1500) == Due(2000, "max_wait", "windowMs", 500)
     cut = Rules(wait="window", window_ms=2000, max_wait_ms=1800, typing_inference_ms=0).timing
     assert due_after_message(Facts(0, 0, 1), cut, 0) == Due(1800, "max_wait", "maxWaitMs", 1800)
-    rules = Rules(adaptive=True, adaptive_floor_ms=300, adaptive_ceiling_ms=4000, media_silence_ms=900)
-    file = rules.timing_of(is_media=True)
-    named = {
-        due_after_message(Facts(0, 9, 2, 9, rhythm), file, 9)[2:]
-        for rhythm in (Rhythm(1, 0), Rhythm(2000, 0), Rhythm(5000, 0))
-    }
-    assert named == {("mediaSilenceMs", 900), ("adaptive", 2000), ("adaptiveCeilingMs", 4000)}

@@ -206,8 +206,7 @@ def test_a_locked_window_is_in_flight_until_its_lock_runs_out(window: WindowScen
     window.clock.advance(WINDOW_MS)
     until_ms = window.clock() + 30_000
     lock(window, "me", until_ms=until_ms)
-    seen = window.lane.peek_conversation(CONVERSATION)
-    assert (seen.state, seen.scheduled_at_ms) == ("INFLIGHT", until_ms)
+    assert window.lane.peek_conversation(CONVERSATION).state == "INFLIGHT"
     window.clock.advance(30_001)
     assert window.lane.peek_conversation(CONVERSATION).state == "PENDING"
 

@@ -138,9 +138,9 @@ class WindowMachine(RuleBasedStateMachine):
             processor = self.scene.new_processor(beat_seconds=3_600)
             send = processor._emission.send
 
-            def watched(conversation: str, taken: o.BatchTaken, time: TimeLeft) -> None:
+            def watched(conversation: str, taken: o.BatchTaken, time: TimeLeft) -> str:
                 self.note_taken(conversation, taken)
-                send(conversation, taken, time)
+                return send(conversation, taken, time)
 
             with patch.object(processor._emission, "send", watched):
                 if processor.process(trigger, AMPLE):

@@ -11,6 +11,7 @@ from lambdas.dynamodb_processor import service
 from lambdas.dynamodb_processor.service import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import SendFailed
+from message_buffer.events.emission import Emission
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.limits import (
     MAX_RETRY_MS,
@@ -68,6 +69,18 @@ def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
         window.send(f"m{n}", text="x" * 200)
     window.pass_time(WINDOW_MS + 5_000)
     assert window.batches() == [["m0"], ["m1"], ["m2"]]
+
+
+def test_counts_are_written_after_the_window_is_closed_and_only_then(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_idle: list[bool] = []
+    monkeypatch.setattr(Emission, "write_counts", lambda *_: was_idle.append(window.is_idle()))
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    window.send("m1")
+    window.pass_time(2 * WINDOW_MS)
+    assert window.batches() == [["m1"]]
+    assert was_idle == [True], "the failed attempt wrote nothing"
 
 
 def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:

@@ -1,4 +1,4 @@
-"""The published event schema: EventBridge's registry takes Draft 4 only, consumers use what their tools have."""
+"""The published event schema is Draft 4, and true in the later drafts that consumers' tools may have."""
 
 import json
 from collections.abc import Callable

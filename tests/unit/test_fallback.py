@@ -321,3 +321,24 @@ def test_an_outage_of_valkey_lifts_no_quota(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     assert isinstance(ask(others=5), o.Charged)
     assert isinstance(ask(others=0), o.MessageRefused)
+
+
+def test_a_reply_is_noted_in_the_lane_that_knows_the_conversation(lanes: TwoLanes) -> None:
+    ingest = lanes.ingesters[0]
+    dynamodb = lanes.scene.table.windows
+
+    def note() -> int:
+        return lanes.clock.advance(1) if ingest.note_reply(CONVERSATION, at_ms=lanes.clock()) else 0
+
+    assert not note(), "no lane knows it"
+    lanes.deliver(0)
+    lanes.wait(10_000)
+    lanes.execute()
+    assert note()
+    assert not dynamodb.read(CONVERSATION).replied_at_ms
+    lanes.cut("ingest", "swallowed")
+    lanes.deliver(0)
+    lanes.let_windows_end()
+    at_ms = lanes.clock()
+    assert note()
+    assert dynamodb.read(CONVERSATION).replied_at_ms == at_ms

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,11 +16,12 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting
 from lambdas.admin.handler import operations_of as operators_operations_of
 from lambdas.admin.rules import RulesAdmin
+from lambdas.admin.tuning import Tuning
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
-from lambdas.responder.gate import DISCARD_AND_MERGE, MAX_REASON_CHARACTERS, BufferClient, check_gate
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, MAX_REASON_CHARACTERS, BufferClient, check_gate
 from message_buffer.aws.dynamodb import Table
 from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
@@ -45,6 +47,8 @@ OF_OPERATORS = {
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),
+        tuning=Tuning.__new__(Tuning),
+        idle_pass=lambda _request: {},
         telemetry=RecordedTelemetry(),
     )
 }
@@ -148,6 +152,46 @@ def test_a_consumer_is_told_of_a_hand_off_and_its_resume_does_not_end_it(
     assert both.ask("conversation.hold", holdMs=HOLD_MS, by="answer")["result"] == {"heldUntil": now_ms + HOLD_MS}
     assert both.ask("conversation.resume", by="answer")["result"] == {"heldUntil": None}
     assert both.ask("gate")["result"]["holds"] == [mark]
+
+
+def test_a_consumer_that_may_reply_has_its_replys_time_noted_in_the_lane_of_its_batch(
+    both: Function, window: WindowScene, fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    for name, lane in (("valkey", ValkeyLane), ("dynamodb", DynamoDbLane)):
+        monkeypatch.setattr(lane, "note_reply", lambda *_, name=name, **__: noted.append(name))
+    fake.send(CONVERSATION, "m1")
+    window.send("m2")
+    both.ask("gate", generation=1)
+    both.ask("conversation.hold", holdMs=HOLD_MS)
+    both.ask("gate", generation=1, sending=True)
+    both.ask("conversation.resume")
+    assert noted == [], "a question before the agent is asked, and one about a conversation on hold"
+    both.ask("gate", generation=1, sending=True)
+    both.ask("gate", generation=1, lane="dynamodb", sending=True)
+    both.ask("gate", lane="dynamodb", sending=True)
+    assert noted == ["valkey", "dynamodb", "dynamodb"]
+    monkeypatch.setattr(ValkeyLane, "note_reply", unreachable)
+    assert both.ask("gate", generation=1, sending=True)["result"] == {"current": 1, "newer": False, "holds": []}
+    fake.send(CONVERSATION, "m3")
+    assert both.ask("gate", generation=1, sending=True)["result"]["newer"]
+    assert noted == ["valkey", "dynamodb", "dynamodb"]
+
+
+@pytest.mark.parametrize("policy", [DELIVER, DISCARD_AND_MERGE])
+def test_the_responders_reply_is_noted_when_it_sends_and_not_when_it_asks_its_assistant(
+    both: Function, fake: Engine, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(ValkeyLane, "note_reply", lambda _self, name, **_: noted.append(name))
+    fake.send(CONVERSATION, "m1")
+    batch: Any = SimpleNamespace(conversation=parse_conversation_id(CONVERSATION), generation=1, lane="valkey")
+    ask = partial(check_gate, BufferClient(both, "gate", by="responder"), policy, batch, parts_sent=0)
+    ask(has_waited=False, sending=False)
+    assert noted == []
+    ask(has_waited=False)
+    ask(has_waited=True)
+    assert noted == [CONVERSATION] * 2
 
 
 def test_a_consumers_name_may_be_any_text(both: Function) -> None:

@@ -80,7 +80,6 @@ def test_a_warm_up_takes_no_batch_and_never_fails(
     for error in (StoreUnavailable("gone"), SendFailed("connect to the event bus: TimeoutError")):
         conversation_processor_with(monkeypatch, telemetry, warm_up=raising(error))
         assert conversation_processor.handler({"warm": True}, CONTEXT) is None
-    assert len(telemetry.said("not warmed up")) == 2
     assert telemetry.counts == {}, "a failed warm-up harms no batch, so it is not counted"
 
 

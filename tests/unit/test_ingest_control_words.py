@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
+from message_buffer.lanes.holds import NO_END_MS
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
@@ -58,6 +59,15 @@ def test_a_stop_delivered_again_drops_nothing_that_came_since(worded: Scene) -> 
     assert (again["messageId"], again["dropped"], again["generation"]) == ("s", None, None)
 
 
+def test_a_stop_ends_the_steps_of_silence_and_a_repeat_leaves_those_after_a_newer_message(worded: Scene) -> None:
+    sent_ms = worded.engine.clock() - 1_000
+    stop = message("s", "stop", sentAt=sent_ms)
+    worded.post("generic", stop)
+    worded.engine.clock.advance(60_000)
+    worded.post("generic", stop)
+    assert worded.takeovers.steps == [("end", CHAT, NO_END_MS), ("end", CHAT, sent_ms)]
+
+
 def test_a_stop_that_could_not_be_told_is_delivered_again_and_told(worded: Scene) -> None:
     worded.post("generic", message("m1"))
     worded.bus.failures = [SendFailed("put event: ThrottlingException")]
@@ -100,8 +110,10 @@ def test_a_flush_word_sends_what_waits_and_is_no_message(worded: Scene) -> None:
     assert emit(worded).flush_reason == "flush"
 
 
-def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene) -> None:
-    status, answer = worded.post("generic", message("m1", "go"))
+def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted_and_ends_the_steps_of_silence(worded: Scene) -> None:
+    sent_ms = worded.engine.clock() - 1_000
+    status, answer = worded.post("generic", message("m1", "go", sentAt=sent_ms))
+    assert worded.takeovers.steps == [("end", CHAT, sent_ms)]
     assert (status, answer["conversations"]) == (200, {})
     assert worded.is_empty()
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1

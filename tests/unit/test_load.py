@@ -19,7 +19,7 @@ CONVERSATION = Burst(WEBHOOK, "verify", "c").conversation
 
 
 def burst(*ids: str, due_at_ms: int = DUE_MS) -> Burst:
-    return Burst(WEBHOOK, "verify", "c", [Fragment(each, due_at_ms, 1, 1.0) for each in ids])
+    return Burst(WEBHOOK, "verify", "c", [Fragment(each, due_at_ms, 1) for each in ids])
 
 
 def batch(name: str, *ids: str, at_ms: int = DUE_MS + 9, conversation: str = CONVERSATION) -> ArrivedEvent:

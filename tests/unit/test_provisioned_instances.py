@@ -24,7 +24,7 @@ from tests.support.web_server import web_server
 
 ROOT = Path(__file__).parents[2]
 READS_OF_RULES = {"DynamoDB_20120810.GetItem", "DynamoDB_20120810.Scan"}
-EMISSION = EmissionSettings("bus", 256_000, "bucket", 20, "https://sqs.example.org/letters")
+EMISSION = EmissionSettings("bus", 256_000, "bucket", 20, "https://sqs.example.org/letters", "takeovers", "tuning")
 
 
 def settings_of(role: str, valkey_port: int) -> tuple[Any, ...]:
@@ -40,6 +40,7 @@ def settings_of(role: str, valkey_port: int) -> tuple[Any, ...]:
                 False,
                 "bus",
                 {},
+                True,
                 "rules",
                 "t",
                 "a",

@@ -26,7 +26,7 @@ LIVING = [
 ]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
-LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR", "failed": "WARNING, ERROR"}
+LEVELS = {"info": "INFO", "warn": "WARNING", "crash": "ERROR", "failed": "WARNING, ERROR"}
 NO_DIFFERENCE: dict[str, list[str]] = {"lacks": [], "in vain": [], "twice": []}
 COUNTS = {"count", "count_by", "measure_ms"}
 

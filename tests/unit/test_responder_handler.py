@@ -290,8 +290,8 @@ def test_the_gate_is_asked_of_its_function() -> None:
     mark = {"holder": "handoff", "cause": "answer", "until": None}
     gate.answer["result"] = {"holds": [mark]}
     assert check_gate(buffer, DELIVER, BATCH, parts_sent=0, has_waited=False) == (mark, False)
-    asked = {"operation": "gate", "by": "responder", "conversation": NAME}
-    assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "lane": "dynamodb", "sending": True}
+    assert gate.asked == [("gate", asked | {"generation": 2}), ("gate", asked)]
 
 
 def test_a_gate_that_refuses_is_asked_again_later() -> None:

@@ -231,7 +231,7 @@ def test_a_sender_who_invents_accounts_of_a_door_stays_its_owners_customer_and_w
 
 def test_wrong_rules_of_the_deployed_stage_leave_the_defaults() -> None:
     scene = Scene(deployed={"silenceMs": -1})
-    assert scene.book.for_conversation(ACME).rules == Rules()
+    assert scene.book.for_conversation(ACME._replace(platform="generic")).rules == Rules()
     assert scene.telemetry.counts == {"RulesSkipped": 1}
 
 

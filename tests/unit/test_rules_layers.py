@@ -20,8 +20,9 @@ from message_buffer.rules.rules_and_defaults import (
     RuleLayer,
     Rules,
 )
+from tests.support.learned import LEARNED, MODEL
 
-MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms")]
+MILLISECONDS = [name for name in RULE_FIELDS.values() if name.endswith("Ms") and name != "idleAfterMs"]
 COUNTS = ["maxMessages", "minMessages"]
 
 
@@ -52,7 +53,7 @@ def layer_refusal(**fields: Any) -> list[str]:
 
 
 def test_rules_are_read_by_either_name_and_what_is_written_is_read_back_as_the_same() -> None:
-    rules = Rules(silence_ms=700, priority="vip", adaptive_k=2.5, on_human_reply=OnHumanReply(hold="12h"))
+    rules = Rules(silence_ms=700, priority="vip", on_human_reply=OnHumanReply(hold="12h"))
     assert Rules.model_validate({"silenceMs": 700}) == Rules(silence_ms=700)
     assert Rules.model_validate(rules.model_dump()) == rules
     assert Rules.model_validate_json(rules.model_dump_json()) == rules
@@ -80,11 +81,18 @@ def test_apps_are_ids_of_digits_and_people_type_only_in_those_of_the_inbox() -> 
         assert layer_refusal(inboxApps=wrong)[0].startswith("inboxApps")
 
 
+def test_steps_of_silence_are_sorted_and_within_the_bounds() -> None:
+    rules = Rules.model_validate({"idleAfterMs": [604_800_000, 60_000, 60_000]})
+    assert rules.idle_after_ms == (60_000, 604_800_000)
+    for wrong in ([59_999], [604_800_001], ["60000"], [True], [6e4], list(range(60_000, 60_006)), 60_000, None):
+        assert layer_refusal(idleAfterMs=wrong)[0].startswith("idleAfterMs"), wrong
+
+
 @pytest.mark.case(9)
 @pytest.mark.parametrize("field", MILLISECONDS + COUNTS)
 def test_only_whole_numbers_within_the_bounds_are_accepted(field: str) -> None:
     most = MAX_MESSAGES_IN_A_BATCH if field in COUNTS else MAX_WAIT_MS if field == "maxWaitMs" else MAX_SILENCE_MS
-    least = int(field in {"maxWaitMs", "adaptiveFloorMs", "adaptiveCeilingMs", "windowMs", *COUNTS})
+    least = int(field in {"maxWaitMs", "windowMs", *COUNTS})
     for value in ("500", 1.5, True, None, [500], least - 1, -(10**18), most + 1):
         [problem] = refusal({field: value})
         assert problem.startswith(f"{field}: got {value!r}; use a whole number")
@@ -96,12 +104,10 @@ def test_only_whole_numbers_within_the_bounds_are_accepted(field: str) -> None:
 
 @pytest.mark.case(9)
 def test_every_problem_is_named_at_once_and_says_what_to_write() -> None:
-    rules = {"silenceMs": -1, "priority": "VIP", "adaptive": "yes", "adaptiveK": 20.5, "silence": 5, "zzz": 5}
+    rules = {"silenceMs": -1, "priority": "VIP", "silence": 5, "zzz": 5}
     assert refusal(rules) == [
         "silenceMs: got -1; use a whole number of milliseconds from 0 to 900000",
         "priority: got 'VIP'; use 'normal' or 'vip'",
-        "adaptive: got 'yes'; use true or false",
-        "adaptiveK: got 20.5; use a number above 0, at most 20.0",
         "silence: unknown field; did you mean silenceMs?",
         f"zzz: unknown field; use one of {', '.join(RULE_FIELDS.values())}",
     ]
@@ -123,8 +129,6 @@ def test_every_problem_is_named_at_once_and_says_what_to_write() -> None:
         ({"maxWaitMs": 2_999}, "typingInferenceMs", {"maxWaitMs": 3_000}),
         ({"minMessages": 21}, "minMessages", {"minMessages": 20}),
         ({"priority": "vip", "vipSilenceMs": 30_000}, "vipSilenceMs", {"priority": "normal"}),
-        ({"adaptiveFloorMs": 10_001}, "adaptiveFloorMs", {"adaptiveFloorMs": 10_000}),
-        ({"adaptive": True, "adaptiveCeilingMs": 30_001}, "adaptiveCeilingMs", {"adaptive": False}),
         ({"stopWords": ["Halt!"], "flushWords": ["hält"]}, "flushWords", {"flushWords": ["go"]}),
     ],
 )
@@ -169,12 +173,7 @@ def test_an_owner_is_checked_as_rules_are() -> None:
 
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
-    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "", "silenceMs")
-
-
-def test_adaptive_rules_carry_their_deviations() -> None:
-    assert Rules(adaptive_k=2.5).timing.adaptive == ""
-    assert Rules(adaptive=True, adaptive_k=2.5).timing.adaptive == "2.5 500 10000 adaptiveFloorMs"
+    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "silenceMs", "")
 
 
 def test_typing_inference_that_would_not_lengthen_the_wait_is_left_out() -> None:
@@ -184,10 +183,10 @@ def test_typing_inference_that_would_not_lengthen_the_wait_is_left_out() -> None
 
 @pytest.mark.parametrize(("vip_silence_ms", "reason"), [(0, "priority"), (250, "")])
 def test_a_vips_silence_replaces_every_other_wait(vip_silence_ms: int, reason: str) -> None:
-    rules = Rules(priority="vip", vip_silence_ms=vip_silence_ms, adaptive=True, min_messages=3)
+    rules = Rules(priority="vip", vip_silence_ms=vip_silence_ms, min_messages=3)
     timing = rules.timing
     assert (timing.silence_ms, timing.typing_ms, timing.min_messages) == (vip_silence_ms, 0, 1)
-    assert (timing.adaptive, timing.flush_reason) == ("", reason)
+    assert timing.flush_reason == reason
     assert rules.timing_of(is_media=True, is_pending=True) == rules.timing_of(is_pressed=True) == timing
 
 
@@ -201,13 +200,44 @@ def test_files_alone_wait_a_little_longer_for_their_caption() -> None:
     assert patient.timing_of(is_media=True) == patient.timing
 
 
-def test_a_wait_for_more_is_no_shorter_than_the_authors_rhythm_allows() -> None:
-    rules = Rules(adaptive=True, transcript_wait_ms=20_000)
-    assert rules.timing_of(is_pending=True).adaptive == "4.0 20000 10000 transcriptWaitMs"
+def test_only_a_message_with_text_has_a_learned_wait() -> None:
+    waits = LEARNED.timing_of("Well").learned
+    assert waits == "06000" * 12
+    assert LEARNED.timing_of("Well?").learned == "01000" * 12
+    assert LEARNED.timing_of(is_pressed=True) == LEARNED.timing._replace(pressed_ms=0, learned=waits)
+    for asked in ({"is_media": True}, {"is_pending": True}):
+        assert LEARNED.timing_of("Well", **asked) == Rules().timing_of("Well", **asked)
+    vip = LEARNED.model_copy(update={"priority": "vip"})
+    for rules in (vip, Rules(wait="window", learned=LEARNED.learned), Rules(learned=LEARNED.learned)):
+        assert rules.timing_of("Well").learned == ""
+
+
+def test_a_learned_wait_needs_a_model_in_its_layer_or_one_beneath() -> None:
+    [problem] = refusal({"wait": "learned"})
+    assert problem.startswith("wait: 'learned' needs a model")
+    assert "bufferctl tune --switch-on" in problem
+    above = layer("agent:acme/a", wait="learned")
+    assert [each.layer for each in resolve_rules([above]).skipped] == ["agent:acme/a"]
+    resolved = resolve_rules([layer("tenant:acme", learned=MODEL), above])
+    assert (resolved.rules, resolved.skipped) == (LEARNED, ())
+    assert resolved.explain()["learned"] == {
+        "value": tuple(MODEL), "layer": "tenant:acme", "via": "set here", "version": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL[1:], [*MODEL, 0.0], [float("nan"), *MODEL[1:]], [31, *MODEL[1:]], [*MODEL[1:], float("-inf")], {},
+        "model",
+    ],
+)  # fmt: skip
+def test_a_model_that_could_not_work_is_refused(model: Any) -> None:
+    assert refusal({"learned": model})[0].startswith("learned")
 
 
 def test_a_press_keeps_its_rules_and_has_a_wait_of_its_own() -> None:
-    rules = Rules(pressed_silence_ms=700, adaptive=True, min_messages=2)
+    rules = Rules(pressed_silence_ms=700, min_messages=2)
     assert rules.timing.pressed_ms is None
     assert rules.timing_of(is_pressed=True) == rules.timing._replace(pressed_ms=700)
     assert rules.timing_of(is_pressed=True, is_media=True) == rules.timing_of(is_pressed=True)
@@ -338,8 +368,8 @@ def test_a_layer_is_skipped_only_on_the_platform_where_it_is_wrong() -> None:
         ({"silenceMs": 60_000, "maxWaitMs": 90_000}, []),
         ({"silenceMs": 60_000}, ["silenceMs: 60000 is not below maxWaitMs (30000)"]),
         (
-            {"platformOverrides": {"sms": {"adaptive": True, "adaptiveCeilingMs": 40_000}}},
-            ["on sms, adaptiveCeilingMs: 40000 is above maxWaitMs (30000)"],
+            {"platformOverrides": {"sms": {"typingInferenceMs": 40_000}}},
+            ["on sms, typingInferenceMs: 40000 is above maxWaitMs (30000)"],
         ),
         ({"silence": 5}, ["silence: unknown field"]),
     ],
@@ -366,9 +396,6 @@ PARTS = st.fixed_dictionaries(
         "min_messages": numbers(1, 5),
         "priority": st.sampled_from(["normal", "vip"]),
         "vip_silence_ms": numbers(0, 5000),
-        "adaptive": st.booleans(),
-        "adaptive_floor_ms": numbers(1, 5000),
-        "adaptive_ceiling_ms": numbers(1, 5000),
         "preset": st.sampled_from(sorted(PRESETS)),
     },
 )

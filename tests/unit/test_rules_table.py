@@ -1,6 +1,7 @@
 """The rules table: the requests it makes, and which of two writers wins."""
 
 import json
+from functools import partial
 from typing import Any
 
 import botocore.session
@@ -14,6 +15,7 @@ from lambdas.admin.rules import RulesAdmin
 from lambdas.operations import SubjectNotFound
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, RulesConflict
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import MAX_RULES_BYTES, MAX_RULES_WRITES, RulesTable, StoredRules
 from tests.support.fakes import RecordedTelemetry
 from tests.support.table_service import empty
@@ -164,8 +166,9 @@ def test_an_undo_brings_back_what_the_last_change_replaced_and_a_second_one_redo
     empty(database, "rules")
     table = RulesTable("rules")
     admin = RulesAdmin(
-        table=table, stage_rules={}, valkey_lane=None, dynamodb_lane=None, telemetry=RecordedTelemetry(),
-        time_left=lambda: 60_000, clock=lambda: 1_700_000_000_000,
+        table=table, book_of=partial(RuleBook, stage_rules={}, telemetry=RecordedTelemetry()),
+        valkey_lane=None, dynamodb_lane=None, time_left=lambda: 60_000,
+        clock=lambda: 1_700_000_000_000,
     )  # fmt: skip
     before = now = None
     is_known, version = False, 0

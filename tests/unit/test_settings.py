@@ -35,9 +35,11 @@ ADMIN = AdminSettings(
     event_bus="b",
     dead_letter_queue_url="https://dead",
     rules={"silenceMs": 5, "stopWords": ["arrête"]},
+    platform_numbers=False,
     rules_table="t",
     takeovers_table="k",
     aliases_table="a",
+    tuning_table="u",
     oversize_bucket="o",
     ages_out={"logs": 14},
 )

@@ -17,7 +17,8 @@ from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.messages.message import decode, encode
-from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBatchQueues, FakeBus, FakeObjects, FakeQueue, NoCounts, RecordedTelemetry
+from tests.support.takeovers import FakeTakeovers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text("utf-8"))
@@ -59,6 +60,8 @@ def test_a_dead_letter_is_redriven_and_makes_the_event_of_its_batch(name: str) -
         FakeQueue(),
         RecordedTelemetry(),
         queues=FakeBatchQueues(),
+        idle=FakeTakeovers(),
+        gap_counts=NoCounts(),
         max_event_bytes=256_000,
         max_attempts=3,
     )

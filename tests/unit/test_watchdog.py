@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.watchdog.service import MAX_CONVERSATIONS_IN_A_RECOVERY, Watchdog
+from lambdas.watchdog.service import Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.limits import WATCHDOG_PASS_MS
@@ -63,17 +63,6 @@ def test_what_a_dead_conversation_processor_left_comes_back(scene: Scene) -> Non
     scene.run_pass()
     assert scene.telemetry.counts["Recovered"] == 1
     assert scene.engine.claim() == ["c"]
-
-
-def test_full_pages_are_followed_by_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = [
-        ShardRecovered(0, 0, None, None, "start-1", [f"c{n}" for n in range(size)])
-        for size in (MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_IN_A_RECOVERY, 1)
-    ]
-    monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: pages.pop(0))
-    scene.run_pass()
-    assert pages == []
-    assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY + 1
 
 
 @pytest.fixture

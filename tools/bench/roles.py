@@ -47,7 +47,7 @@ def now_ms() -> float:
 
 def timing(delay_ms: int) -> Timing:
     """Return a timing whose wait ends `delay_ms` after the last message. A delay of 0 ends the wait at once."""
-    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "")
+    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word")
 
 
 def messages() -> Iterator[Given]:

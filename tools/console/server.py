@@ -22,6 +22,7 @@ from bufferctl.lateness import explain
 from bufferctl.reasons import waiting_part, why_due
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
+from message_buffer.tuning.curve import MIN_BATCHES, going_on
 from tools.console.bus import Bus
 from tools.console.customers import Customer, webhook
 from tools.console.history import History
@@ -33,7 +34,8 @@ from tools.console.polls import Polls, now_ms
 KEEP_ALIVE_SECONDS = 15.0
 MAX_TEXT_CHARACTERS = 4_000
 MAX_FOUND = 50
-MS_BETWEEN_DIAGNOSES = 60_000
+MS_BETWEEN_REPORTS = 60_000
+MAX_SCOPES_SHOWN = 20
 PAGE = Path(__file__).parent / "page"
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
@@ -117,6 +119,7 @@ def make_app(parts: ConsoleParts) -> Starlette:
             post("/api/why", Why, answers.why, changes=False),
             post("/api/search", Search, answers.search, changes=False),
             post("/api/doctor", _Wish, answers.doctor, changes=False),
+            post("/api/tune", _Wish, answers.tune, changes=False),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
     )
@@ -126,6 +129,7 @@ class _Answers:
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
         self._report: Json = {"at": 0}
+        self._going_on: Json = {"at": 0}
 
     async def stream(self, _request: Request) -> Response:
         """Send everything that is known, and then each new message, as server-sent events."""
@@ -200,10 +204,22 @@ class _Answers:
 
     def doctor(self, _wish: _Wish) -> Json:
         """Return the doctor's findings, at most a minute old."""
-        if now_ms() - self._report["at"] >= MS_BETWEEN_DIAGNOSES:
+        if now_ms() - self._report["at"] >= MS_BETWEEN_REPORTS:
             with self._parts.place.errors():
                 self._report = {"at": now_ms(), **shown(examine(self._parts.place.facts))}
         return self._report
+
+    def tune(self, _wish: _Wish) -> Json:
+        """Return how often authors go on, by scope, or that its batches are too few. It is at most a minute old."""
+        if now_ms() - self._going_on["at"] >= MS_BETWEEN_REPORTS:
+            # The stage names the scopes with the most batches first.
+            counted = list(self._parts.stage.ask("tune.read", weeks=4)["scopes"].items())[:MAX_SCOPES_SHOWN]
+            rows = [
+                {"scope": scope, "batches": (n := each["batches"]), "few": n < MIN_BATCHES, **going_on(each)._asdict()}
+                for scope, each in counted
+            ]
+            self._going_on = {"at": now_ms(), "scopes": rows}
+        return self._going_on
 
     def act(self, wish: Act) -> Json:
         """Post a webhook as the customer's platform would, and return how the stage answered."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from lambdas.ingest.platforms.base import (
     Fields,
-    HumanReply,
     Incoming,
     Intake,
     InvalidWebhook,
+    Reply,
     Signer,
     Update,
     Webhook,
@@ -90,7 +90,7 @@ def _read_change(field: Any, value: Fields, intake: Intake, received_at_ms: int)
     intake.ignored["system"] += len(value.values_of("user_id_update"))
     for status in map(object_of, statuses):
         contact = contacts.find(status.get("recipient_id"), status.get("recipient_user_id"), among=len(statuses))
-        intake.take(partial(_read_status, status, contact, account, received_at_ms))
+        intake.take(partial(_read_status, status, contact, account, received_at_ms, sent=intake.sent))
     for echo in map(object_of, echoes):
         contact = contacts.find(echo.get("to"), echo.get("to_user_id"), among=len(echoes))
         intake.take(partial(_read_echo, field, echo, contact, account))
@@ -163,30 +163,35 @@ class _WhatsAppItem:
         return Message.model_validate(fields | said | drop_empty(details))
 
 
-def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> HumanReply | str:
+def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> Reply | str:
     """Read a message of the business. Only `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
     name, _, customer_ids = _names(echo.word("to"), echo.word("to_user_id"), contact)
     user, message_id, at_ms = _user(name), echo.word("id"), ms_of_time(echo.get("timestamp"))
     if field != TYPED_IN_THE_APP or _kind_of(echo) in NO_REPLIES or not (user and message_id and at_ms):
         return "echo"
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
-    return HumanReply(conversation, message_id, at_ms, customer_ids=customer_ids)
+    return Reply(conversation, message_id, at_ms, customer_ids=customer_ids)
 
 
-def _read_status(status: Fields, contact: Fields, account: str, received_at_ms: int) -> Failed | str:
-    """Read the status of a message of the business. Only a failure is more than counted."""
-    if status.get("status") != "failed":
+def _read_status(status: Fields, contact: Fields, account: str, at_ms: int, *, sent: list[Reply]) -> Failed | str:
+    """Return a failed delivery, or the name under which to count the status. Add a message that was sent to `sent`."""
+    kind, is_group = status.get("status"), status.get("recipient_type") == "group"
+    if kind not in ("sent", "failed") or (kind == "sent" and is_group):
         return "status"
     name, _, ids = _names(status.word("recipient_id"), status.word("recipient_user_id"), contact)
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, _user(name))
+    at_ms = ms_of_time(status.get("timestamp")) or at_ms
+    if kind == "sent":
+        sent.append(Reply(conversation, status.id("id"), at_ms, customer_ids=ids))
+        return "status"
     error = next(status.parts("errors", most=1), Fields())
     return failed(
         conversation,
         status.id("id"),
-        ms_of_time(status.get("timestamp")) or received_at_ms,
+        at_ms,
         code=error.get("code"),
         words=(error.get("title"), error.part("error_data").get("details")),
-        ids=None if status.get("recipient_type") == "group" else ids,
+        ids=None if is_group else ids,
     )
 
 

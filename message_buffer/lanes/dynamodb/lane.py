@@ -177,7 +177,8 @@ class DynamoDbLane:
                 return o.BufferUnmoved(before.due_at_ms) if window.is_open else o.BufferEmpty()
             if self._windows.retime(conversation, window=window, timing=timing):
                 after = window._replace(timing=timing, computed=None)
-                due = after.due_of_waiting
+                # A hold that has ended has no effect on what the new rules say.
+                due = (after if window.held_until_ms > now_ms else after._replace(holds=())).due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
                     self._hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
@@ -206,6 +207,9 @@ class DynamoDbLane:
 
     def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
         self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
+
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        return self._windows.note_reply(conversation, at_ms=min(at_ms, self._clock()))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         window, now_ms = self._windows.read(conversation), self._clock()
@@ -286,7 +290,7 @@ class DynamoDbLane:
             # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
             # dropped.
             drop(conversation, mark)
-            self._windows.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            self._windows.close(conversation, owner, generation=window.generation, now_ms=self._clock())
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
         finally:
@@ -391,12 +395,10 @@ class DynamoDbLane:
         window = contents.window
         frozen, waiting = window.frozen, contents.waiting
         newest_at_ms = max(window.newest_at_ms, window.last_at_ms)
-        is_locked = window.is_locked(self._clock())
         due = window.due if window.is_open else None
         bodies = self._messages.bodies(conversation, waiting[:limit]) if limit else {}
         return o.Conversation(
-            state="IDLE" if not window.is_open else "INFLIGHT" if is_locked else "PENDING",
-            scheduled_at_ms=window.lock.until_ms if is_locked else due and due.due_at_ms,
+            state="IDLE" if not window.is_open else "INFLIGHT" if window.is_locked(self._clock()) else "PENDING",
             due_at_ms=due and due.due_at_ms,
             flush_reason=due and due.reason,
             rule=due and due.rule,

@@ -250,7 +250,7 @@ class Messages(Table):
 
     def _closing(self, conversation: str, window: Window, expires_at_ms: int) -> dict[str, Any]:
         """Return the change that closes a window, if it has not changed since the read and no run has locked it."""
-        values: Values = {**version_of(window), "none": 0, "one": 1, "expires": seconds(expires_at_ms)}
+        values: Values = {**version_of(window), "none": 0, "one": 1, "expires": seconds(expires_at_ms), "tail": ""}
         only_if = f"{UNCHANGED} AND {UNLOCKED}"
         return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)
 

@@ -16,18 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
 from message_buffer.lanes.holds import Hold, Holds, end_of
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
-from message_buffer.rules.due_time import (
-    Due,
-    Facts,
-    Rhythm,
-    arrival_of,
-    due_after_hold,
-    due_after_message,
-    rhythm_after,
-)
+from message_buffer.rules.due_time import Due, Facts, arrival_of, due_after_hold, due_after_message
 from message_buffer.rules.timing import Timing
 
-T = TypeVar("T", Due, Rhythm, Timing)
+T = TypeVar("T", Due, Timing)
 
 
 class FrozenBatch(NamedTuple):
@@ -43,6 +35,8 @@ class FrozenBatch(NamedTuple):
     """True if some of the messages that were stored at the freeze did not fit into this batch."""
     previous_at_ms: int = 0
     """When the newest message of the batch before this one arrived; 0 if that is not known."""
+    replied_at_ms: int = 0
+    """When the first reply since then was sent, or an earlier time if none was; 0 if no reply was ever noted."""
 
 
 class Lock(NamedTuple):
@@ -88,10 +82,12 @@ class Window(NamedTuple):
     frozen: FrozenBatch | None = None
     last_at_ms: int = 0
     """When the newest message of the conversation's frozen and emitted batches arrived in this lane."""
-    rhythm: Rhythm | None = None
-    """The author's rhythm up to the last batch."""
+    replied_at_ms: int = 0
+    """When a reply was sent: the first one since `last_at_ms`, or an earlier one."""
     noted: str = ""
     """The id of the newest message's note."""
+    tail: str = ""
+    """The turn that the next batch may go on with (`tuning/turns.py`)."""
 
     @property
     def is_open(self) -> bool:
@@ -146,7 +142,6 @@ class Window(NamedTuple):
             last_at_ms=at_ms,
             message_count=max(self.waiting, 2 if self.previous_at_ms else 1),
             gap_ms=gap_ms,
-            rhythm=rhythm_after(self.rhythm, gap_ms, timing),
             held_until_ms=self.held_until_ms,
             has_max_bytes=self.large_bytes >= MAX_BYTES_IN_A_BATCH,
             due=before,
@@ -176,13 +171,9 @@ class Note(NamedTuple):
     @property
     def listed_at_ms(self) -> int:
         """Return the earliest time at which a window that this message opens can be due, whatever its item contains."""
-        facts = Facts(self.at_ms, self.at_ms, 1)
-        due_at_ms = due_after_message(facts, self.timing, self.at_ms).due_at_ms
-        if self.timing.adaptive and not self.is_pressed:
-            # Assume the shortest adaptive wait, because ingest has not read the author's rhythm from the item.
-            _, floor_ms, _, _ = self.timing.adaptive.split()
-            due_at_ms = min(due_at_ms, self.at_ms + int(floor_ms))
-        return due_at_ms
+        # The learned wait depends on the gap, which is not known here.
+        ways = (Facts(self.at_ms, self.at_ms, 1, gap_ms) for gap_ms in (None, 0))
+        return min(due_after_message(facts, self.timing, self.at_ms).due_at_ms for facts in ways)
 
     def in_window(self, before: Window) -> Window:
         """Return the window that results when `Windows.note` writes this note into the window `before`."""
@@ -201,31 +192,22 @@ class Note(NamedTuple):
         return after._replace(timing=self.timing, computed=None)
 
 
-def rhythm_of_batch(window: Window, arrivals: list[int]) -> Rhythm | None:
-    """Return the author's rhythm after a batch whose messages arrived at these times, in this order."""
-    rhythm, before_ms = window.rhythm, window.last_at_ms or None
-    for at_ms in arrivals:
-        if window.timing:
-            rhythm = rhythm_after(rhythm, arrival_of(at_ms, before_ms).gap_ms, window.timing)
-        before_ms = at_ms
-    return rhythm
-
-
 # Field -> attribute of the item.
 _NUMBERS = {
     "generation": "generation", "changes": "changes", "waiting": "waiting", "large_bytes": "large",
     "first_at_ms": "first", "newest_at_ms": "last", "previous_at_ms": "prev", "listed_at_ms": "due_at",
     "successor_at_ms": "successor_at", "attempt": "attempt", "last_at_ms": "last_at",
+    "replied_at_ms": "replied_at",
 }  # fmt: skip
 WINDOW_ATTRIBUTES = (
-    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm", "holds",
+    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "holds", "tail",
 )  # fmt: skip
 # The attributes that contain the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
 # The update expression that closes a window. The item expires later, but not while it has a hand-off mark, which may
 # last for years: `longer` is the time that was left of the holds and the mark when they were set.
 CLOSE = (
-    "SET #waiting = :none, #large = :none, #expires_at = :expires + if_not_exists(#longer, :none)"
+    "SET #tail = :tail, #waiting = :none, #large = :none, #expires_at = :expires + if_not_exists(#longer, :none)"
     f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #found, {FACTS}"
 )
 
@@ -241,8 +223,8 @@ def window_of(item: Item) -> Window:
         holds=tuple(Hold(*each) for each in json.loads(text(item, "holds") or "[]")),
         lock=Lock(text(item, "owner"), number(item, "owner_until")),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
-        rhythm=_unpacked(Rhythm, text(item, "rhythm")),
         noted=text(item, "noted"),
+        tail=text(item, "tail"),
     )
 
 

@@ -11,7 +11,7 @@ from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seco
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Note, Window, frozen_item, packed, window_of
 from message_buffer.lanes.holds import Holds, end_of
 from message_buffer.limits import REMEMBERED_MS
-from message_buffer.rules.due_time import Due, Rhythm
+from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
 # In one conversation, at most this many messages, and at most this many bytes of large messages, may wait. The Valkey
@@ -145,6 +145,13 @@ class Windows(Table):
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Record the first reply since the last batch. Return whether the conversation has had a batch."""
+        key, do = key_of(conversation, WINDOW), "SET #replied_at = :at"
+        is_first = "#last_at < :at AND (attribute_not_exists(#replied_at) OR #replied_at <= #last_at)"
+        updated = self._update("note reply", key, do, {"at": at_ms}, only_if=is_first)
+        return updated.done or "last_at" in updated.item
+
     def _change_wait(self, doing: str, conversation: str, window: Window, *, do: str, new: str) -> bool:
         values: Values = {"new": new, "generation": window.generation, "one": 1}
         only_if = f"attribute_exists(#open){NOTHING_NEW}"
@@ -243,7 +250,6 @@ class Windows(Table):
         *,
         window: Window,
         large_bytes: int = 0,
-        rhythm: Rhythm | None = None,
         now_ms: int,
         may_have_arrived: bool = False,
     ) -> bool:
@@ -264,9 +270,6 @@ class Windows(Table):
             "one": FIRST_ATTEMPT,
         }
         only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
-        if rhythm is not None:
-            do += ", #rhythm = :rhythm"
-            values["rhythm"] = packed(rhythm)
         if frozen.has_more:
             do += ", #found = :found"
             values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
@@ -284,12 +287,12 @@ class Windows(Table):
         else:
             only_if += NOTHING_NEW
             values["generation"] = window.generation
-        do = f"{do} REMOVE {remove} ADD {add}"
+        do = f"{do} REMOVE #tail, {remove} ADD {add}"
         return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
-    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
+    def close(self, conversation: str, owner: str, *, generation: int, now_ms: int, tail: str = "") -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
-        values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
+        values: Values = {"generation": generation, "none": 0, "expires": seconds(now_ms + REMEMBERED_MS), "tail": tail}
         return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
@@ -300,14 +303,15 @@ class Windows(Table):
         return self._asked("delete window", "delete_item", request).done
 
     def reopen(
-        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
+        self, conversation: str, owner: str, *, due_at_ms: int, tail: str, keeps_found: bool, generation: int | None
     ) -> bool:
         """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`. Return
         False if a message has arrived since `generation`, if that is given. Unless `keeps_found` is true, messages can
         move the due time again.
         """
-        values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
-        do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
+        values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation), "tail": tail}
+        do = "SET #due_at = :due, #open = :slice, #tail = :tail"
+        do += " REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
         if not keeps_found:
             do += ", #found"
         if generation is not None:

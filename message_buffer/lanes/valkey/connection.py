@@ -129,7 +129,6 @@ class Connection:
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,
         connected: Callable[[int], None] = lambda _: None,
-        sign_in_unavailable: Callable[[], None] = lambda: None,
         clock: Clock = system_clock,
     ) -> None:
         self._open_client = open_client
@@ -144,7 +143,6 @@ class Connection:
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
         self._on_connected = connected
-        self._on_sign_in_unavailable = sign_in_unavailable
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins still
         # expire.
         self._clock = clock
@@ -168,7 +166,6 @@ class Connection:
                 self._swallowed(error)
             except SignInUnavailable:
                 # Do not sign in again at once, because the cache may be throttling sign-ins. The caller pauses first.
-                self._on_sign_in_unavailable()
                 raise
             except StoreUnavailable as error:
                 if is_reused and not redialled and isinstance(error.__cause__, LostConnection):

@@ -7,13 +7,7 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.valkey.connection import (
-    Client,
-    Connection,
-    connect,
-    is_sign_in_refused,
-    is_sign_in_unavailable,
-)
+from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
 from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.settings import IamAccess, ValkeySettings
 from message_buffer.telemetry import Telemetry
@@ -70,7 +64,6 @@ class Opener:
             retry_within_ms=retry_within_ms,
             swallowed=self.swallowed,
             connected=self._connected,
-            sign_in_unavailable=self._sign_in_unavailable,
             clock=self._clock,
         )
 
@@ -81,12 +74,7 @@ class Opener:
         """Count an error that no caller will see. Forget the token if the server refused it."""
         if self._tokens and is_sign_in_refused(error):
             self._tokens.forget()
-        if is_sign_in_unavailable(error):
-            self._sign_in_unavailable()
         self._telemetry.count("StoreRetries")
-
-    def _sign_in_unavailable(self) -> None:
-        self._telemetry.count("SignInsUnavailable")
 
     def _connected(self, took_ms: int) -> None:
         if took_ms > self._settings.answer_timeout_ms:

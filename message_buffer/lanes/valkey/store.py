@@ -90,11 +90,11 @@ class Store:
             max_messages=timing.max_messages,
             min_messages=timing.min_messages,
             flush_reason=timing.flush_reason,
-            adaptive=timing.adaptive,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
             silence_rule=timing.silence_rule,
+            learned=timing.learned,
         )
         if reply.word == b"BUFFERED":
             return o.MessageBuffered(reply.due_at_ms, reply.count, _why(reply.why).rule, reply.start or None)
@@ -126,7 +126,8 @@ class Store:
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
                     handoff=handoff_of(_holds("handoff", reply.handoff), self._clock()),
-                    previous_at_ms=_or_none(reply.previous_at_ms),
+                    previous_at_ms=_or_none(reply.previous_at_ms), replied_at_ms=_or_none(reply.replied_at_ms),
+                    tail=reply.tail.decode(),
                 )  # fmt: skip
             case b"BUSY":
                 return o.BatchBusy(reply.until_ms)
@@ -137,21 +138,26 @@ class Store:
         reply = self._run("renew_token", conversation=conversation, now_ms=self._clock(), token=token)
         return o.RunStale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
 
-    def complete_batch(self, conversation: str, token: str) -> o.BatchCompleted | o.RunStale:
+    def complete_batch(self, conversation: str, token: str, *, tail: str = "") -> o.BatchCompleted | o.RunStale:
         s = self.settings
         reply = self._run(
             "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
-            max_emitted=s.max_emitted, max_seen=s.max_seen,
+            max_emitted=s.max_emitted, max_seen=s.max_seen, tail=tail,
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.RunStale()
-        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, reply.start or None, reply.forgotten)
+        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, reply.start or None)
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.BatchRetried | o.RunStale:
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms
         )
         return o.RunStale() if reply.word == b"STALE" else o.BatchRetried(reply.due_at_ms, reply.start or None)
+
+    def note_reply(self, conversation: str, *, at_ms: int) -> bool:
+        """Note when a reply was sent. Return whether the conversation is known."""
+        reply = self._run("note_reply", conversation=conversation, now_ms=self._clock(), at_ms=at_ms)
+        return bool(reply.word == b"NOTED")
 
     # -- operators, control words, edits and typing events -----------------------------------------------------
 
@@ -249,7 +255,6 @@ class Store:
         holds = (*people, *_holds("handoff", reply.handoff), *consumers)
         return o.Conversation(
             state=reply.word.decode(),
-            scheduled_at_ms=_or_none(reply.scheduled_at_ms),
             due_at_ms=_or_none(reply.due_at_ms),
             flush_reason=why and why.reason,
             rule=why and why.rule,
@@ -338,10 +343,8 @@ class Store:
         """Return one page of a shard's conversations. A buffer that stays open meanwhile is on at least one page. A
         conversation with only a frozen batch may be on none, if a processor claims or returns it between two pages."""
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
-        listed = [
-            o.ListedConversation(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows
-        ]
-        return o.ConversationPage(reply.next_cursor.decode() or None, listed)
+        names = [conversation.decode() for conversation in reply.conversations]
+        return o.ConversationPage(reply.next_cursor.decode() or None, names)
 
     # -- making a call -----------------------------------------------------------------------------------------
 

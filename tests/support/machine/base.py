@@ -26,7 +26,7 @@ RULES = (
     Rules(),
     Rules(silence_ms=200, typing_inference_ms=400, max_wait_ms=1500, max_messages=3),
     Rules(silence_ms=2000, min_messages=2, max_wait_ms=60_000),
-    Rules(adaptive=True, max_wait_ms=20_000, max_messages=6, pressed_silence_ms=300),
+    Rules(max_wait_ms=20_000, max_messages=6, pressed_silence_ms=300),
     Rules(priority="vip"),
     Rules(priority="vip", vip_silence_ms=300),
 )

@@ -40,6 +40,7 @@ class ConversationProcessors(Base):
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.previous_at_ms == batch.previous_at
+        assert outcome.replied_at_ms == batch.replied_at
         assert outcome.payloads == [text for _, text in batch.messages]
         marked_until, cause = model.holds.get("handoff", (0, ""))
         assert outcome.handoff == (Hold("handoff", marked_until, cause) if marked_until > now else None)

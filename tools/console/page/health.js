@@ -1,13 +1,13 @@
-// What is wrong with the stage, processors, the batches of the last minutes, and dead letters.
+// What is wrong with the stage, processors, the batches of the last minutes, how often authors go on, and dead letters.
 
 import { html, useEffect } from "./vendor/htm-preact.js";
 import { EventLine, isBatch } from "./events.js";
-import { Conversation, Moment, Table, Totals, duration, inCode, until } from "./format.js";
+import { Conversation, Moment, Table, Totals, duration, inCode, partsOf, until } from "./format.js";
 import { ask, changed, state } from "./store.js";
 
 const MINUTES = 15;
 const BATCHES_SHOWN = 10;
-const EXAMINE_EVERY_MS = 60_000;
+const REPORT_EVERY_MS = 60_000;
 const HEARTBEAT_MS = 6_000;
 const SIZES = [[1, "1"], [3, "2–3"], [5, "4–5"], [10, "6–10"], [Infinity, "more than 10"]];
 const WAITS = [[1000, "up to 1 s"], [3000, "up to 3 s"], [10_000, "up to 10 s"], [30_000, "up to 30 s"], [Infinity, "longer"]];
@@ -18,20 +18,26 @@ export function Health({ store }) {
     <${Doctor} report=${store.doctor} />
     <${Processors} status=${store.stage?.status} now=${store.stage?.readAt} />
     <${Batches} events=${store.events} />
+    <${GoingOn} report=${store.tune} />
     <${Letters} letters=${store.stage?.letters} />`;
 }
 
-// What `bufferctl doctor` finds. The server asks the stage at most once a minute.
-function Doctor({ report }) {
+// Keep a report up to date while it is shown. The server asks the stage for it at most once a minute.
+function useReport(name) {
   useEffect(() => {
-    const examine = async () => {
-      state.doctor = { ...state.doctor, problem: null, ...(await ask("doctor", {})) };
+    const read = async () => {
+      state[name] = { ...state[name], problem: null, ...(await ask(name, {})) };
       changed();
     };
-    examine();
-    const again = setInterval(examine, EXAMINE_EVERY_MS);
+    read();
+    const again = setInterval(read, REPORT_EVERY_MS);
     return () => clearInterval(again);
   }, []);
+}
+
+// What `bufferctl doctor` finds.
+function Doctor({ report }) {
+  useReport("doctor");
   const unread = Object.entries(report?.unread ?? {}).map(([name, reason]) => `${name} (${reason})`);
   return html`<section class="doctor"><h2>Findings</h2>
     ${!report && html`<p class="empty">Looking …</p>`}
@@ -94,6 +100,23 @@ function Bars({ title, counts }) {
   return html`<figure><figcaption>${title}</figcaption>
     <dl>${counts.map(([name, n]) => html`<div key=${name}><dt>${name}</dt><dd><i style=${{ width: `${(100 * n) / most}%` }}></i><span>${n}</span></dd></div>`)}</dl></figure>`;
 }
+
+function GoingOn({ report }) {
+  useReport("tune");
+  const rows = report?.scopes?.map(({ scope, batches, few, share, low, high }) => {
+    const { tenant, platform, account: agent } = partsOf(scope);
+    const rate = few ? `${batches} batches, too few` : `${percent(share)} (${percent(low)} to ${percent(high)}) of ${batches.toLocaleString()} batches`;
+    return { key: scope, cells: [tenant, platform, agent || "–", rate] };
+  });
+  return html`<section><h2>Going on</h2>
+    <p>The share of batches after which the author wrote again within 8 s and before an answer, with its 95 % interval. A longer wait cuts fewer
+      ${" "}batches: <code>bufferctl tune --tenant …</code> recommends one.</p>
+    ${report?.problem && html`<p class="problem">${report.problem}</p>`}
+    ${rows ? html`<${Table} name="Going on" heads=${["Tenant", "Platform", "Agent", "Goes on"]} rows=${rows} empty="No batches were counted." />
+      <p class="empty">At most 20 rows, those with the most batches of the last 4 weeks.</p>` : !report?.problem && html`<p class="empty">Looking …</p>`}</section>`;
+}
+
+const percent = (share) => `${Math.round(100 * share)} %`;
 
 function Letters({ letters }) {
   if (!letters?.letters?.length) {

@@ -18,6 +18,7 @@ export const state = {
   played: null, // the newest scenario: what it has done, and what came of it
   searched: "", // the text for which the reader searches
   doctor: null, // the newest report of what is wrong with the stage
+  tune: null, // the newest report of how often authors go on
   aheadMs: 0, // how much the console's clock is ahead of the browser's
   toast: null,
 };

@@ -1,0 +1,1 @@
+"""How long authors are silent before they go on: counted, estimated, and turned into a recommended wait."""
