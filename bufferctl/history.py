@@ -19,25 +19,25 @@ from message_buffer.rules.rules_and_defaults import RuleLayer, Rules
 from message_buffer.tuning.curve import BINS_MS, WITHIN_MS, Counts, field
 
 
-class Line(NamedTuple):
+class HistoryLine(NamedTuple):
     at_ms: int
     is_customer: bool
     text: str = ""
 
 
-class Batch(NamedTuple):
+class ReplayedBatch(NamedTuple):
     last: int
     """The index of its last line."""
     due: Due
     messages: int
 
 
-History = Mapping[str, list[Line]]
+History = Mapping[str, list[HistoryLine]]
 
 
 def read_history(path: Path) -> History:
     """Return the lines of each conversation in the order of their times. Raise Failed, which names a wrong line."""
-    found: dict[str, list[Line]] = {}
+    found: dict[str, list[HistoryLine]] = {}
     try:
         texts = path.read_bytes().splitlines()
     except OSError as error:
@@ -47,7 +47,9 @@ def read_history(path: Path) -> History:
             given = json.loads(text)
             at, author = given["at"], {"customer": True, "us": False}[given["from"]]
             at_ms = at if isinstance(at, int) else int(datetime.fromisoformat(at).timestamp() * 1_000)
-            found.setdefault(str(given["conversation"]), []).append(Line(at_ms, author, str(given.get("text", ""))))
+            found.setdefault(str(given["conversation"]), []).append(
+                HistoryLine(at_ms, author, str(given.get("text", "")))
+            )
         except (ValueError, KeyError, TypeError) as error:
             expected = '{"conversation", "at", "from": "customer" or "us"}'
             raise Failed(f"{path}, line {number}: expected {expected}, but {type(error).__name__}: {error}.") from error
@@ -61,16 +63,16 @@ def read_rules(rules: Any) -> Rules:
     return resolve_rules([RuleLayer.model_validate({**rules, "name": "rules"})]).rules
 
 
-def replay(lines: Iterable[Line], rules: Rules) -> list[Batch]:
+def replay(lines: Iterable[HistoryLine], rules: Rules) -> list[ReplayedBatch]:
     """Return the batches of one conversation if each were emitted when it is due. Our own lines are ignored."""
-    batches: list[Batch] = []
+    batches: list[ReplayedBatch] = []
     facts: Facts | None = None
     last_at_ms, last = None, 0
 
     def emit_until(now_ms: float) -> None:
         nonlocal facts
         if facts and facts.due and facts.due.due_at_ms <= now_ms:
-            batches.append(Batch(last, facts.due, facts.message_count))
+            batches.append(ReplayedBatch(last, facts.due, facts.message_count))
             facts = None
 
     for number, line in enumerate(lines):
@@ -104,7 +106,7 @@ def measure(history: History, rules: Rules) -> tuple[Counts, dict[str, float]]:
     return counts, {"batches": batches, "cut": cut / batches, "meanWaitMs": counts["waited_ms"] / batches}
 
 
-def _gap(line: Line, after: Line | None) -> str:
+def _gap(line: HistoryLine, after: HistoryLine | None) -> str:
     """Return the counter of the gap after a customer's line. A line of ours censors it."""
     gap_ms = after.at_ms - line.at_ms if after else BINS_MS[-1] + 1
     if gap_ms > BINS_MS[-1]:

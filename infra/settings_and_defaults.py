@@ -378,7 +378,7 @@ class StageConfig(Settings):
     tune: TuneConfig = TuneConfig()
     """The right wait, from counts of the authors' gaps."""
     platform_numbers: bool = True
-    """Use the waits that are assumed for SMS and WhatsApp (docs/rules.md#platforms) where no rule sets others."""
+    """Use the waits assumed for SMS, WhatsApp and e-mail (docs/rules.md#platforms) where no rule sets others."""
     network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
     cache: CacheConfig = CacheConfig()

@@ -16,7 +16,7 @@ from message_buffer.telemetry import Telemetry
 from message_buffer.tuning.curve import recommend
 from message_buffer.tuning.tuning_table import STAGE, TuningTable
 
-# A response has the scopes with the most turns, and has room for this many.
+# A response has the scopes with the most batches, and has room for this many.
 MAX_SCOPES = 2_000
 # In a week, a wait becomes at most this many times as long or as short.
 MAX_FACTOR = 1.5
@@ -41,7 +41,7 @@ class Tuning:
         return found | ({"turns": self.table.turns(since_ms=since_ms)} if request.turns else {})
 
     def move(self, request: r.MoveWaits) -> Json:
-        """Move the waits of the scopes with enough turns towards the goal. Return the moves."""
+        """Move the waits of the scopes with enough batches towards the goal. Return the moves."""
         moves = []
         for name, counts in self.read(r.ReadTuning(by=request.by))["scopes"].items():
             best = recommend(counts, cut_share=request.cut_share)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import Incoming, Intake, Reply, Update
+from lambdas.ingest.platforms.base import BusinessReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
@@ -194,7 +194,7 @@ def _payload_of(message: Message, rules: Rules, **route: str | None) -> bytes:
     return encode(message.model_copy(update=known) if known else message)
 
 
-def _prepare_reply(reply: Reply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
+def _prepare_reply(reply: BusinessReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
     """Return the prepared reply, or None if it does not put its conversation on hold.
 
     The rules decide that. They also say whether people type in the app that sent the reply.
@@ -222,7 +222,7 @@ def noted_replies(
             yield str(found.conversation), reply.at_ms, bool(book.for_conversation(*found).rules.idle_after_ms)
 
 
-def reply_belongs(reply: Reply, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
+def reply_belongs(reply: BusinessReply, book: RuleBook, aliases: Aliases | None) -> Belongs | None:
     """Return the conversation and the agent of a message of the business, or None if its id is not valid."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)

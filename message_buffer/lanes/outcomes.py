@@ -190,7 +190,7 @@ class BatchTaken:
     replied_at_ms: int | None = None
     """When the first reply since then was sent, or an earlier time if none was. None if no reply was ever noted."""
     tail: str = ""
-    """The text that the counts of the batch before have left for those of this one."""
+    """The unfinished turn of the batch before (`tuning/turns.py`), or ''."""
 
 
 @outcome

@@ -24,12 +24,12 @@ from message_buffer.tuning.tuning_table import STAGE, TuningTable
 from message_buffer.tuning.turns import UNKNOWN, Gap, ended_turns
 
 # A gap is watched for at most this long.
-MAX_GAP_MS = BINS_MS[-1]
-# Between two writes, only the batches of so many scopes are counted in these scopes. The stage's counts have all.
+MAX_WATCHED_MS = BINS_MS[-1]
+# An instance counts by at most this many scopes between two writes. The scope of the stage always has all batches.
 MAX_SCOPES = 20
-# So many turns of an hour are kept, and a write, which costs as much as all of them, waits for a quarter more.
+# An instance keeps at most this many turns of an hour. A write stores all of them, so it waits for a quarter more.
 MAX_TURNS, MORE_TURNS = 1_000, 1.25
-# Conversations are in so many folds. A model is judged on others than those it was trained on.
+# The number of folds that conversations are divided into. A model is judged on other folds than those that trained it.
 FOLDS = 50
 
 
@@ -47,14 +47,14 @@ class GapCounts:
         self._lock = Lock()
 
     def add(self, conversation: str, taken: BatchTaken, messages: Sequence[Json], *, agent: str | None) -> str:
-        """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors. Return
-        the conversation's unfinished turn."""
+        """Count an emitted batch, unless it is a trial, a repeated attempt, or from several authors. Return the
+        conversation's unfinished turn."""
         name = parse_conversation_id(conversation)
         if taken.attempt > 1 or is_trial(conversation) or _has_several_authors(name.user, messages):
             return ""
         gaps = gaps_of(taken, messages)
         counts, before = counts_of(taken, gaps), taken.tail or ("" if taken.previous_at_ms is None else UNKNOWN)
-        if _wait_of(taken) is None:  # somebody may have answered these messages one by one
+        if _wait_of(taken) is None:  # people may have answered these messages one by one
             gaps[1:] = [None] * len(gaps[1:])
         ended, turn = ended_turns(messages, gaps, before)
         fold, hour = crc32(conversation.encode()) % FOLDS, self._clock() // HOUR_MS
@@ -110,10 +110,10 @@ def counts_of(taken: BatchTaken, gaps: Sequence[Gap | None]) -> Counts:
     if (wait_ms := _wait_of(taken)) is not None:
         counts.update({"waited_ms": wait_ms, field("e", wait_ms): 1})
     for gap in gaps:
-        if gap and gap.ms <= MAX_GAP_MS and gap.ms < gap.watched_ms:
+        if gap and gap.goes_on(MAX_WATCHED_MS):
             counts[field("g", gap.ms)] += 1
         elif gap:
-            counts[field("c", min(gap.watched_ms, MAX_GAP_MS))] += 1
+            counts[field("c", min(gap.watched_ms, MAX_WATCHED_MS))] += 1
     return counts
 
 
@@ -123,7 +123,7 @@ def gaps_of(taken: BatchTaken, messages: Sequence[Json]) -> list[Gap | None]:
     arrivals = [inf if "editedAt" in message else message["receivedAt"] for message in messages]
     before_ms, replied_at_ms = taken.previous_at_ms, taken.replied_at_ms or 0
     if before_ms is not None and taken.replied_at_ms is None:
-        # Nobody has noted when the batch before was emitted, so assume that it waited as long as this one.
+        # The emission of the batch before is not stored, so assume that it waited as long as this one.
         replied_at_ms = before_ms + (_wait_of(taken) or 0) + ASSUMED_REPLY_MS
 
     def gap(a: float, b: float) -> Gap:

@@ -30,7 +30,7 @@ WITHIN_MS = 8_000
 # A reply is assumed this long after an emission in a conversation in which none was ever noted.
 ASSUMED_REPLY_MS = 2_000
 MIN_BATCHES = 300
-# A recommendation needs so many gaps that nobody answered for WITHIN_MS.
+# A recommendation needs at least this many gaps in which no reply came within WITHIN_MS.
 MIN_WATCHED = 30
 
 Counts = Mapping[str, int]
@@ -106,7 +106,7 @@ def _life_table(counts: Counts) -> list[_Bin]:
     unresolved = counts.get("batches", 0) - counts.get("resolved", 0)
     # Each censored gap also stands for its share of the unresolved batches.
     weight = 1 + unresolved / max(sum(censored), 1)
-    if not any(censored):  # those batches were watched while they waited
+    if not any(censored):  # the unresolved batches were watched while they waited
         censored, weight = _by_bin("e", counts), unresolved / max(counts.get("batches", 0), 1)
     life_table = []
     for k, (above_ms, edge_ms) in enumerate(pairwise((0, *BINS_MS))):

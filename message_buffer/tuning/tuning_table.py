@@ -14,7 +14,7 @@ from message_buffer.tuning.curve import Counts
 
 STAGE = "*"
 TURNS = "*turns"
-# A response of Lambda has room for so many.
+# A response of Lambda has room for this many turns.
 MAX_TURNS_READ = 20_000
 IN_SCOPE, OTHER_SCOPES = "#scope = :scope AND #week >= :week", "#week >= :week AND #scope <> :turns"
 # A week's counts expire this long after they were last written, and turns this long after their hour.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from message_buffer.json_object import Json
 from message_buffer.rules.learned import MAX_GAP_MS, seen
 
-# What a batch leaves to the next one if it is not known how the turn began.
+# Stands for a turn of which not all messages are known.
 UNKNOWN = "?"
 # A thousand turns must fit into an item of 400 KB, and those that are read into a response of 6 MB.
 MAX_TURN_CHARACTERS = 150
@@ -25,9 +25,9 @@ class Gap(NamedTuple):
     watched_ms: float = inf
     """When a reply came, after which the author reacts to that."""
 
-    @property
-    def goes_on(self) -> bool:
-        return self.ms < self.watched_ms and self.ms <= MAX_GAP_MS
+    def goes_on(self, within_ms: int) -> bool:
+        """Return whether the author went on within this time, and before a reply."""
+        return self.ms < self.watched_ms and self.ms <= within_ms
 
 
 def ended_turns(messages: Sequence[Json], gaps: Sequence[Gap | None], before: str) -> tuple[list[str], str]:
@@ -38,7 +38,7 @@ def ended_turns(messages: Sequence[Json], gaps: Sequence[Gap | None], before: st
         features = "".join(map(str, seen(message["text"], message["receivedAt"])))
         if gap is None:
             turn = UNKNOWN if turn or message is not messages[0] else f":{features}"
-        elif gap.goes_on:
+        elif gap.goes_on(MAX_GAP_MS):
             is_known = turn not in ("", UNKNOWN) and len(turn) < MAX_TURN_CHARACTERS
             turn = f"{turn} {_tenths(gap.ms)}:{features}" if is_known else UNKNOWN
         else:

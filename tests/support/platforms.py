@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from lambdas.ingest.platforms.base import Intake, Reply, Update, Webhook
+from lambdas.ingest.platforms.base import BusinessReply, Intake, Update, Webhook
 from message_buffer.json_object import Json
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "platforms"
@@ -113,7 +113,7 @@ def described(intake: Intake) -> Json:
     }
 
 
-def _reply(reply: Reply) -> Json:
+def _reply(reply: BusinessReply) -> Json:
     return {"conversation": str(reply.conversation), "id": reply.id, "at_ms": reply.at_ms, "app": reply.app}
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bufferctl.__main__ import main
-from bufferctl.history import Line, measure, read_rules, replay
+from bufferctl.history import HistoryLine, measure, read_rules, replay
 from bufferctl.judging import judge, rounded
 from bufferctl.learning import learn
 from bufferctl.turns import Run, run_of
@@ -374,7 +374,7 @@ def test_the_interval_contains_the_truth_as_often_as_it_says() -> None:
 # -- a recorded history ----------------------------------------------------------------------------------------------
 
 
-def emitted_by_the_model(lines: list[Line], rules: Rules) -> Iterator[tuple[int, Due, int]]:
+def emitted_by_the_model(lines: list[HistoryLine], rules: Rules) -> Iterator[tuple[int, Due, int]]:
     """Yield what the model of the lanes emits, if each batch is taken when it is due."""
     model, last = ConversationModel(), 0
 
@@ -399,7 +399,7 @@ def test_a_replay_emits_what_the_model_of_the_lanes_emits(gaps: list[tuple[int, 
     at_ms, lines = 1_700_000_000_000, []
     for gap_ms, is_customer in gaps:
         at_ms += gap_ms
-        lines.append(Line(at_ms, is_customer, "well?" if gap_ms % 2 else "well"))
+        lines.append(HistoryLine(at_ms, is_customer, "well?" if gap_ms % 2 else "well"))
     of_history = read_rules(rules)
     batches = replay(lines, of_history)
     assert [tuple(each) for each in batches] == [*emitted_by_the_model(lines, of_history)]

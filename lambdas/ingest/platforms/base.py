@@ -170,7 +170,7 @@ class Incoming(NamedTuple):
 Update = Incoming | Change | Failed
 
 
-class Reply(NamedTuple):
+class BusinessReply(NamedTuple):
     """A message of the business. In `Intake.sent`, no human agent typed it. In `human_replies`, one did or, if `app` is
     set, may have. Its text is not kept."""
 
@@ -189,9 +189,9 @@ class Intake:
     """The contents of a webhook. Items that are not messages to us (echoes, statuses, …) are counted by kind."""
 
     updates: list[Update] = field(default_factory=list)
-    human_replies: list[Reply] = field(default_factory=list)
+    human_replies: list[BusinessReply] = field(default_factory=list)
     """The echoes that a human agent may have typed. They are also counted in `ignored`."""
-    sent: list[Reply] = field(default_factory=list)
+    sent: list[BusinessReply] = field(default_factory=list)
     """The replies that no human agent has typed. They are also counted in `ignored`."""
     ignored: Counter[str] = field(default_factory=Counter)
     only_agents_of_rules: bool = False
@@ -203,9 +203,9 @@ class Intake:
     left_out_value: str | None = None
     """The reason why a door left out a value, with the name of its field. Only the first such reason is kept."""
 
-    def add(self, found: Update | Reply) -> None:
+    def add(self, found: Update | BusinessReply) -> None:
         """Raise TooManyItems if the webhook has too many."""
-        if isinstance(found, Reply):
+        if isinstance(found, BusinessReply):
             self.human_replies.append(found)
         else:
             self.updates.append(found)
@@ -213,7 +213,7 @@ class Intake:
         if len(self.updates) + len(self.human_replies) > MAX_ITEMS_IN_A_WEBHOOK:
             raise TooManyItems(f"A webhook has at most {MAX_ITEMS_IN_A_WEBHOOK} messages, changes and human replies.")
 
-    def take(self, read: Callable[[], Update | Reply | str], *, kind: str | None = None) -> None:
+    def take(self, read: Callable[[], Update | BusinessReply | str], *, kind: str | None = None) -> None:
         """Add what `read` returns. If it returns a kind instead, count the item under that kind, or under `kind`.
 
         A human agent's reply is also counted as an echo. An item that cannot be read is counted as `unreadable`, so
@@ -221,11 +221,11 @@ class Intake:
         """
         try:
             found = read()
-            if not isinstance(found, str | Reply):
+            if not isinstance(found, str | BusinessReply):
                 encode_conversation(str(found.conversation))
         except (ValidationError, InvalidInput):
             found = "unreadable"
-        if isinstance(found, str | Reply):
+        if isinstance(found, str | BusinessReply):
             self.ignored[kind or (found if isinstance(found, str) else "echo")] += 1
         if not isinstance(found, str):
             self.add(found)

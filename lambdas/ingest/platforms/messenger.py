@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    BusinessReply,
     Fields,
     Incoming,
     Intake,
-    Reply,
     Signer,
     Update,
     Webhook,
@@ -101,14 +101,14 @@ class _Event:
         self._sent_at_ms = ms_of_time(event.get("timestamp"))
         self._at_ms = self._sent_at_ms or received_at_ms
 
-    def read(self) -> Update | Reply | str:
+    def read(self) -> Update | BusinessReply | str:
         for name, read in _READERS.items():
             if isinstance(self._event.get(name), dict):
                 content = self._event.part(name)
                 return self.read_echo() if self._is_ours or content.get("is_echo") else read(self, content)
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
-    def read_echo(self) -> Reply | str:
+    def read_echo(self) -> BusinessReply | str:
         """Read a message of the business, which a human agent may have typed.
 
         Instagram sometimes does not name the app that sent a message. Such a message counts as sent by an app.
@@ -120,7 +120,7 @@ class _Event:
         is_echo = content.get("is_echo") is True and content.get("is_deleted") is not True
         if not (is_echo and app and user and user != self._conversation.account and message_id and self._sent_at_ms):
             return "echo"
-        return Reply(self._conversation._replace(user=user), message_id, self._sent_at_ms, app)
+        return BusinessReply(self._conversation._replace(user=user), message_id, self._sent_at_ms, app)
 
     def read_message(self, content: Fields) -> Update | str:
         if content.get("is_deleted"):

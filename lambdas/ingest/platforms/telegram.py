@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    BusinessReply,
     Credentials,
     Fields,
     Incoming,
     Intake,
     Platform,
-    Reply,
     Signer,
     Update,
     Webhook,
@@ -109,7 +109,7 @@ class _UpdateReading:
         self._account = account
         self._received_at_ms = received_at_ms
 
-    def read(self) -> Update | Reply | str:
+    def read(self) -> Update | BusinessReply | str:
         for name, read in _READERS.items():
             if isinstance(self._update.get(name), dict):
                 return read(self, self._update.part(name))
@@ -186,10 +186,10 @@ class _UpdateReading:
         conversation = ConversationId(DEFAULT_TENANT, Telegram.name, self._account, _author(voter) or "")
         return Incoming(conversation, Message.model_validate(fields | self._sent_by(voter, Fields())))
 
-    def read_business_message(self, message: Fields) -> Update | Reply | str:
+    def read_business_message(self, message: Fields) -> Update | BusinessReply | str:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
-    def _read_echo(self, message: Fields) -> Reply | str:
+    def _read_echo(self, message: Fields) -> BusinessReply | str:
         """Read a message of the account's owner or the owner's bot. Only the owner's messages may be human replies.
 
         Greetings, away messages and scheduled messages are not human replies, because Telegram sends them
@@ -199,7 +199,7 @@ class _UpdateReading:
         at_ms = ms_of_time(message.get("date"))
         if by_bot or "is_from_offline" in message or _content_of(message) is None or not at_ms:
             return "echo"
-        return Reply(self._conversation(message), self._id_of(message), at_ms)
+        return BusinessReply(self._conversation(message), self._id_of(message), at_ms)
 
     def read_business_edit(self, message: Fields) -> Update | str:
         return self.read_edit(message) if _is_of_customer(message) else "echo"
@@ -254,7 +254,7 @@ class _UpdateReading:
         return {"author": _author(who), "receivedAt": self._received_at_ms, "platform": Telegram.name} | details
 
 
-_READERS: Mapping[str, Callable[[_UpdateReading, Fields], Update | Reply | str]] = {
+_READERS: Mapping[str, Callable[[_UpdateReading, Fields], Update | BusinessReply | str]] = {
     "message": _UpdateReading.read_message,
     "edited_message": _UpdateReading.read_edit,
     "business_message": _UpdateReading.read_business_message,

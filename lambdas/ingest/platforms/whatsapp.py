@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    BusinessReply,
     Fields,
     Incoming,
     Intake,
     InvalidWebhook,
-    Reply,
     Signer,
     Update,
     Webhook,
@@ -163,17 +163,19 @@ class _WhatsAppItem:
         return Message.model_validate(fields | said | drop_empty(details))
 
 
-def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> Reply | str:
+def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> BusinessReply | str:
     """Read a message of the business. Only `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
     name, _, customer_ids = _names(echo.word("to"), echo.word("to_user_id"), contact)
     user, message_id, at_ms = _user(name), echo.word("id"), ms_of_time(echo.get("timestamp"))
     if field != TYPED_IN_THE_APP or _kind_of(echo) in NO_REPLIES or not (user and message_id and at_ms):
         return "echo"
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
-    return Reply(conversation, message_id, at_ms, customer_ids=customer_ids)
+    return BusinessReply(conversation, message_id, at_ms, customer_ids=customer_ids)
 
 
-def _read_status(status: Fields, contact: Fields, account: str, at_ms: int, *, sent: list[Reply]) -> Failed | str:
+def _read_status(
+    status: Fields, contact: Fields, account: str, at_ms: int, *, sent: list[BusinessReply]
+) -> Failed | str:
     """Return a failed delivery, or the name under which to count the status. Add a message that was sent to `sent`."""
     kind, is_group = status.get("status"), status.get("recipient_type") == "group"
     if kind not in ("sent", "failed") or (kind == "sent" and is_group):
@@ -182,7 +184,7 @@ def _read_status(status: Fields, contact: Fields, account: str, at_ms: int, *, s
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, _user(name))
     at_ms = ms_of_time(status.get("timestamp")) or at_ms
     if kind == "sent":
-        sent.append(Reply(conversation, status.id("id"), at_ms, customer_ids=ids))
+        sent.append(BusinessReply(conversation, status.id("id"), at_ms, customer_ids=ids))
         return "status"
     error = next(status.parts("errors", most=1), Fields())
     return failed(
